@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.agent.image_servers import FIRST_LOOKS, Restarts, ServerOffers
+from corral.agent import image_servers
+from corral.agent.image_servers import COMES_UP_S, Restarts, ServerOffers
 from corral.core.images.backends import SketchEntry, WebUIEntry
 from corral.core.images.pipeline import Record
 from corral.core.job import PipelineCall
+from corral.core.worker import Withdrawn
 from corral.protocol import messages as wire
 from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
@@ -161,15 +163,19 @@ async def test_a_server_that_does_not_answer_is_told_and_one_that_never_did_is_s
 
     started: list[str] = []
     answered: list[str] = []
+    now = 1000.0
     offers = ServerOffers(
         [WebUIEntry(url=url)],
         lambda: None,
         lambda kind, url: started.append(f"{kind} {url}"),
         answered.append,
+        clock=lambda: now,
     )
-    for _ in range(FIRST_LOOKS - 1):
-        await offers._look()
+    await offers._look()
+    now += COMES_UP_S - 1
+    await offers._look()
     assert not started
+    now += 1
     await offers._look()
     await offers._look()
     assert started == [f"webui {url}"]
@@ -177,21 +183,52 @@ async def test_a_server_that_does_not_answer_is_told_and_one_that_never_did_is_s
     with FakeWebUI() as fake:
         offers = ServerOffers([WebUIEntry(url=fake.url)], lambda: None, print, answered.append)
         await offers._look()
-    assert answered == [fake.url]
-    offers = ServerOffers([WebUIEntry(url=url), SketchEntry()], lambda: None, print, print)
-    assert [one.kind for one in offers.in_order] == ["webui", "sketch"]
-    await offers._look()
+        assert answered == [fake.url]
+        offers = ServerOffers([WebUIEntry(url=fake.url), SketchEntry()], lambda: None, print, print)
+        await offers._look()
+        assert [one.kind for one in offers.in_order] == ["webui", "sketch"]
+        offers.silent("webui", f"The WebUI at {fake.url} died.")
     assert [one.kind for one in offers.in_order] == ["sketch", "webui"]
 
 
+async def test_while_a_server_is_silent_what_it_has_is_withdrawn(
+    start: StartAgent, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_servers, "EVERY_S", 3600.0)
+    with FakeWebUI() as fake:
+        backends = [{"type": "webui", "url": fake.url}, {"type": "sketch"}]
+        await start(**{"worker.backends": backends})
+        assert not (await controller.expect(wire.WorkerRegister)).withdrawn
+        fake.die()
+        job = controller.dispatch(PipelineCall(RECORD))
+        await controller.send(job)
+        assert (await controller.failed(job.job)).failure.code == "backend_silent"
+        told = [one for one in controller.heard if isinstance(one, wire.WorkerHeartbeat)]
+        (gone,) = [one for one in told if one.withdrawn is not None]
+        assert gone.withdrawn is not None
+        assert gone.withdrawn.tasks == ("webui", "webui+adetailer", "render", "render+adetailer")
+        assert "alpha" in gone.withdrawn.models
+        assert gone.servers is not None
+        assert fake.url in gone.servers[0].trouble
+        fake.restart()
+        back = await controller.expect(
+            wire.WorkerHeartbeat, where=lambda beat: beat.withdrawn == Withdrawn()
+        )
+        assert back.servers is not None
+        assert not back.servers[0].trouble
+
+
 async def test_a_job_is_rendered_by_the_server_and_two_take_turns(
-    start: StartAgent, controller: FakeController, transfers: Transfers
+    start: StartAgent, controller: FakeController, transfers: Transfers, tmp_path: Path
 ) -> None:
     with FakeWebUI() as fake:
-        fake.step_s = 0.02
+        fake.step_s = 0.2
         await start(**{"worker.cpus": 2.0, "worker.backends": [{"type": "webui", "url": fake.url}]})
         jobs = [controller.dispatch(PipelineCall(replace(RECORD, seed=seed))) for seed in (7, 8)]
         await controller.send(*jobs)
+        turns = tmp_path / "worker" / "turns"
+        # A confined runner may stand in the line.
+        await eventually_async(lambda: bool(list(turns.glob("*.waits-*"))), "one waits")
         for job in jobs:
             completed = await controller.completed(job.job)
             assert completed.result is not None
@@ -202,7 +239,7 @@ async def test_a_job_is_rendered_by_the_server_and_two_take_turns(
         assert fake.most_at_once == 1
 
 
-async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
+async def test_a_server_that_is_gone_is_told_by_its_job_and_restarted(
     start: StartAgent, controller: FakeController, tmp_path: Path
 ) -> None:
     with FakeWebUI() as fake:
@@ -212,7 +249,7 @@ async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
         job = controller.dispatch(PipelineCall(RECORD))
         await controller.send(job)
         failure = (await controller.failed(job.job)).failure
-    assert (failure.code, failure.type) == ("backend_down", "webui")
+    assert (failure.code, failure.type) == ("backend_silent", "webui")
     said = tmp_path / "worker" / "restarts.log"
     await eventually_async(lambda: said.exists() and said.read_text() == "up\n", "a restart")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -82,6 +83,23 @@ def test_a_rerun_compares_image_by_image() -> None:
     odds: list[Any] = [[], "x", {"images": 5}, {"images": {"a": 1}}, {"images": [5]}]
     for odd in odds:
         assert not any(one["same"] for one in batching.compare(odd, odd)), odd
+
+
+def test_a_rerun_asks_for_the_same_backend_where_somebody_has_it() -> None:
+    def renders(name: str, *tasks: str) -> Any:
+        return SimpleNamespace(name=name, id=f"id-{name}", task_types=tasks)
+
+    workers = [renders("attic", "webui", "render"), renders("desk", "comfyui", "render")]
+    assert batching.offers(workers, "", "webui")
+    assert batching.offers(workers, "attic", "webui")
+    assert batching.offers(workers, "id-desk", "comfyui")
+    assert not batching.offers(workers, "desk", "webui")
+    assert not batching.offers(workers, "", "diffusers")
+    assert batching._cannot("desk", "webui").startswith("desk does not render with webui")
+    assert batching._backend({"backend": "webui"}) == "webui"
+    assert [batching._backend(odd) for odd in (None, {}, {"backend": ["x"]}, {"backend": "x"})] == [
+        "", "", "", "",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("said", [b"\x80\x04.", b"{", b"[" * 100_000, b"9" * 5000])

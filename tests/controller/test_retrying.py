@@ -10,7 +10,8 @@ import pytest
 from corral.controller.jobs.retrying import Retry
 from corral.core.errors import InvalidJob
 from corral.core.events import AttemptStarted, CheckpointStored
-from corral.core.job import Failure, decode_document
+from corral.core.images.pipeline import ADetailer, Record, Txt2Img
+from corral.core.job import Failure, Job, Needs, PipelineCall, decode_document
 from tests.controller.shell import Shell, shell
 
 FOREVER = 3600.0
@@ -94,3 +95,26 @@ def test_what_cannot_be_given_is_refused(given: dict[str, object], said: str) ->
 
 def document(corral: Shell, job: str):  # type: ignore[no-untyped-def]
     return decode_document(corral.store.journal.document(corral.store.head(job).submitted_seq))
+
+
+def test_images_are_rendered_again_by_the_backend_that_is_asked_for() -> None:
+    record = Record(positive="x", model="sdxl", stages=(Txt2Img(), ADetailer()))
+    first = Job(work=PipelineCall(record), needs=Needs(task="render+adetailer", gpus=1))
+
+    again = Retry.asked(backend="comfyui").of("j", first, "")
+
+    assert isinstance(again.work, PipelineCall)
+    assert again.work.record.backend == "comfyui"
+    assert (again.needs.task, again.needs.gpus) == ("comfyui+adetailer", 1)
+    drawn = Job(work=PipelineCall(Record(positive="x", model="sketch")))
+    assert Retry.asked(backend="sketch").of("j", drawn, "").work == drawn.work
+    with pytest.raises(InvalidJob):
+        Retry.asked(backend="paint")
+
+
+async def test_only_images_have_a_backend(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        job = await corral.submit()
+        await corral.until_ended(job)
+        with pytest.raises(InvalidJob, match="image job"):
+            await corral.queue.retry(job, Retry(backend="webui"))

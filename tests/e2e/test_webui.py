@@ -104,3 +104,27 @@ async def test_a_server_that_died_is_started_again_and_the_job_ends_well(
     view = await handle.status()
     assert view.attempt > 1
     assert any("backend_down" in line for line in (await handle.why()).history)
+
+
+async def test_an_outage_costs_no_job_anything_and_holds_nobody_else_up(
+    inside: Inside, fake: FakeWebUI
+) -> None:
+    fake.die()
+    jobs = [
+        await submitted(inside, replace(CHAIN, seed=seed, stages=(Txt2Img(),))) for seed in (1, 2)
+    ]
+
+    async def waits() -> bool:
+        told = [str((await job.why()).workers) for job in jobs]
+        return all(fake.url in one and "does not answer" in one for one in told)
+
+    await eventually_async(waits, "they wait for the server")
+    assert await (await inside.client.submit(abs, (-3,))).result(timeout=60) == 3
+    assert not (await inside.client.workers())[0].circuit
+    tried = [(await job.status()).attempt for job in jobs]
+    fake.restart()
+    for job in jobs:
+        assert (await job.result(timeout=60))["backend"] == "webui"
+    done = [(await job.status()).attempt for job in jobs]
+    assert all(after <= before + 1 for before, after in zip(tried, done, strict=True))
+    assert max(done) <= 3

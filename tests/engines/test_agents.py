@@ -25,7 +25,7 @@ from corral.api.workers.worker_socket import WorkerSocket
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
 from corral.core.limits import InputLimits
-from corral.core.worker import NAMES_BYTES, Capabilities, Model, Reading, Wishes
+from corral.core.worker import NAMES_BYTES, Capabilities, ImageServer, Model, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.dialled_workers import ASLEEP_S
 from corral.engines.engine import Attempt
@@ -494,3 +494,14 @@ async def test_a_heartbeat_tells_which_models_there_are_now() -> None:
     assert (worker.models_loaded, worker.capabilities.labels) == (("sdxl",), ("ssd",))
     engine.wish("w")
     assert engine.workers()[0].capabilities.models_present == ("sdxl",)
+
+
+async def test_more_names_of_image_servers_than_are_kept_are_none() -> None:
+    engine = agents(grace_s=1.0)
+    engine.join(Line(), register("w"))
+    long = tuple(f"{n:0512}" for n in range(2_000))
+    names = {"sampler": ("Euler",), "LoRA": long, "VAE": long, "upscaler": long}
+    engine.hear("w", [beat(servers=(ImageServer("webui", "http://a", names=names),))])
+    (server,) = engine.workers()[0].servers
+    assert server.names["sampler"] == ("Euler",)
+    assert sum(len(one) for some in server.names.values() for one in some) <= NAMES_BYTES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from PIL.Image import Image
 
 from corral.runtime.pipeline import images
-from tests.fakes.comfyui_nodes import outputs_of, png
+from tests.fakes.comfyui_nodes import described, outputs_of, png
 
 if TYPE_CHECKING:
     from tests.fakes.comfyui import Life
@@ -37,6 +37,7 @@ class Run:
         self.shows = self.fake.own_ids or extra.get("preview_method") != "none"
         self.item = item
         self.keys: dict[str, str] = {}
+        self.drawn: dict[str, str] = {}
         self.ui: dict[str, Any] = {}
         self.messages: list[Any] = []
 
@@ -103,19 +104,28 @@ class Run:
         for node in self.wanted:
             yield from visit(node)
 
-    def key(self, node: str) -> str:
-        if node not in self.keys:
+    def key(self, node: str, *, drawn: bool = False) -> str:
+        """By which its outputs are kept. `drawn`: what they are, by the inputs that it reads; one
+        that it does not know is passed over, and makes it another node to the cache all the same.
+        """
+        known = self.drawn if drawn else self.keys
+        if node not in known:
             about = self.graph[node]
+            kinds = described(self.fake.files, self.fake.packs)
+            reads = kinds.get(about["class_type"], {}).get("input", {})
             inputs = {
-                name: [self.key(value[0]), value[1]] if isinstance(value, list) else value
+                name: [self.key(value[0], drawn=drawn), value[1]]
+                if isinstance(value, list)
+                else value
                 for name, value in about["inputs"].items()
+                if not drawn or not reads or any(name in group for group in reads.values())
             }
             if about["class_type"] == "LoadImage":
                 data = self.fake.inputs[about["inputs"]["image"]]
                 inputs = {"image": hashlib.sha256(data).hexdigest()}
             said = json.dumps([about["class_type"], inputs], sort_keys=True)
-            self.keys[node] = hashlib.sha256(said.encode()).hexdigest()
-        return self.keys[node]
+            known[node] = hashlib.sha256(said.encode()).hexdigest()
+        return known[node]
 
     def node(self, node: str) -> None:
         kind = self.graph[node]["class_type"]
@@ -156,7 +166,7 @@ class Run:
         loaded: Image | None = None
         if kind == "LoadImage":
             loaded = images.from_bytes(self.fake.inputs[inputs["image"]]).convert("RGB")
-        made = outputs_of(kind, self.key(node), inputs, loaded)
+        made = outputs_of(kind, self.key(node, drawn=True), inputs, loaded)
         self.life.cache[self.key(node)] = (made, None)
 
     def executed(self, node: str, ui: dict[str, Any]) -> None:

@@ -23,9 +23,11 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from PIL.Image import Image
+from PIL import ImageFilter
+from PIL.Image import Image, Resampling
 
 from corral.runtime.pipeline.webui.turn import Turn
+from tests.eventually import PATIENCE_S
 from tests.fakes.webui_parts import (
     BITES,
     DEFAULTS,
@@ -33,6 +35,7 @@ from tests.fakes.webui_parts import (
     FORGE,
     LATENT,
     LORAS,
+    NOT_LOADED,
     OLD_SAMPLERS,
     SAMPLERS,
     SCHEDULES,
@@ -79,6 +82,8 @@ class FakeWebUI:
         """Requests that came while it was frozen."""
         self.twist: Callable[[Json], object] = lambda body: None
         """Changes a request before it is looked at, as a bug or an extension would."""
+        self.unwinds: threading.Event | None = None
+        """An interrupted request keeps its overrides in force until then; it takes seconds."""
         self.forgets_interrupts = 0
         """As many come before the job has begun."""
         self.tells: Callable[[Json], object] = lambda info: None
@@ -86,6 +91,8 @@ class FakeWebUI:
         self.more_images = 0
         """As many of an extension's own come behind those of the request."""
         self.adds_to_prompt = ""
+        self.sends = ""
+        """The format of its images, whatever was set."""
         self.broken = ""
         """Every generation fails with this message."""
         self.config: Json = {"sd_model_checkpoint": self.title(TITLES[0]), "samples_format": "png"}
@@ -246,7 +253,7 @@ class FakeWebUI:
                 {"model_name": n, "filename": f"/vae/{n}"} for n in VAES
             ],
             "GET samplers": lambda: OLD_SAMPLERS if self.old else SAMPLERS,
-            "GET upscalers": lambda: [{"name": name} for name in UPSCALERS],
+            "GET upscalers": self._upscalers,
             "GET latent-upscale-modes": lambda: [{"name": name} for name in LATENT],
             "GET loras": self._loras,
             "GET scripts": self._scripts,
@@ -279,6 +286,16 @@ class FakeWebUI:
             for name in TITLES
             if name not in self.unseen
         ]
+
+    def _upscalers(self) -> list[Json]:
+        plain = dict.fromkeys(("None", "Lanczos", "Nearest"))
+        return [
+            {
+                "name": name, "model_name": None, "model_url": None, "scale": 4,
+                "model_path": {**plain, **NOT_LOADED}.get(name, f"/up/{name}.pth"),
+            }
+            for name in UPSCALERS
+        ]  # fmt: skip
 
     def _refresh(self) -> None:
         with self.queue:
@@ -387,9 +404,8 @@ class FakeWebUI:
 
     def _encoded(self, image: Image) -> str:
         held = io.BytesIO()
-        kind = (
-            str({**self._defaults, **self.config}["samples_format"]).upper().replace("JPG", "JPEG")
-        )
+        kind = self.sends or str({**self._defaults, **self.config}["samples_format"])
+        kind = kind.upper().replace("JPG", "JPEG")
         image.save(held, kind)
         return base64.b64encode(held.getvalue()).decode()
 
@@ -411,6 +427,8 @@ class FakeWebUI:
             self._load(settings, over)
             return self._sample(kind, body, settings, over)
         finally:
+            if self._state["interrupted"] and self.unwinds is not None:
+                self.unwinds.wait(PATIENCE_S)
             if body.get("override_settings_restore_afterwards", True):
                 self.config |= stored  # the others stay as they are now
 
@@ -560,7 +578,10 @@ class FakeWebUI:
                 raise Refusal(500, "OutOfMemoryError", "CUDA out of memory. Tried to allocate 9 GB")
             self._steps(2, self.over)
             self._end()
-            return {"html_info": "", "image": self._encoded(image.resize(size))}
+            made = image.resize(size, Resampling.LANCZOS)
+            if body["upscaler_1"] not in (*NOT_LOADED, "Lanczos"):
+                made = made.filter(ImageFilter.SHARPEN)
+            return {"html_info": "", "image": self._encoded(made)}
 
 
 def main() -> None:

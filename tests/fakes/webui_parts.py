@@ -37,7 +37,10 @@ SCHEDULES: list[Json] = [
     {"name": "sgm_uniform", "label": "SGM Uniform", "aliases": ["SGMUniform"]},
     {"name": "normal", "label": "Normal", "aliases": None},
 ]
-UPSCALERS = ("None", "Lanczos", "Nearest", "R-ESRGAN 4x+")
+UPSCALERS = ("None", "Lanczos", "Nearest", "R-ESRGAN 4x+", "ESRGAN_4x", "LDSR", "4x-Cut")
+NOT_LOADED = {"ESRGAN_4x": "https://example.org/ESRGAN.pth", "LDSR": None, "4x-Cut": "/up/cut.pth"}
+"""Upscalers that it lists all the same, by their files: one is still to be fetched, one has none,
+one is damaged. It resizes plainly, logs that, and answers 200."""
 LATENT = ("Latent", "Latent (nearest)")
 LORAS = ("ink", "moody")
 DETECTORS = ["face_yolov8n.pt", "hand_yolov8n.pt"]

@@ -198,7 +198,7 @@ def test_where_one_backend_is_down_the_next_renders(runner: Runner) -> None:
         other = {"type": "comfyui", "url": gone.url}
         _order(runner, msgspec.structs.replace(record, model="nobodys"), up, other)
         failure = runner.end()["failure"]
-    assert (failure["code"], failure["type"]) == ("backend_down", "comfyui"), "it may have it"
+    assert (failure["code"], failure["type"]) == ("backend_silent", "comfyui"), "it may have it"
     assert there.url in failure["message"]
     assert gone.url in failure["message"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from corral.core.job import Needs, QueueClass, Shape
-from corral.core.worker import GPU, Capabilities, Worker
+from corral.core.worker import GPU, Capabilities, Withdrawn, Worker
 from corral.scheduler.circuit import CLOSED, Circuit
 from corral.scheduler.fit import Held
 from corral.scheduler.plan import Line, Seat, Snapshot, Waiting
@@ -50,6 +50,9 @@ def workers(draw: st.DrawFn, number: int, policies: bool = False, models: bool =
         connected=draw(st.sampled_from([True, True, True, False])),
         draining=draw(st.sampled_from([False, False, False, True])),
         taken=tuple((uuid, gb) for uuid, gb in theirs.items() if gb),
+        withdrawn=draw(
+            st.sampled_from([Withdrawn(), Withdrawn(("render",)), Withdrawn((), MODELS[:1])])
+        ),
     )
 
 

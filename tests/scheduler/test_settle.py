@@ -71,7 +71,7 @@ def test_every_ending_is_a_legal_step_and_tries_are_bounded(
         fact = settle(head, exit, digest="d", now=10.0, policy=policy, workers=WORKERS, jitter=0.1)
         head = advance(head, fact, head.last_seq + 1)
         tries += 1
-        free += code == "worker_stopping"
+        free += code in ("worker_stopping", "backend_silent")
         if head.state.ended:
             break
     assert tries - free <= retries + losses + 1

@@ -27,7 +27,7 @@ from corral.agent.gpus.watch import Driver
 from corral.agent.keeper import UPDATE
 from corral.agent.parts import AgentParts
 from corral.agent.updates import Updates
-from corral.core.worker import GPU, MOST_MODELS, ImageServer, Model, kept
+from corral.core.worker import GPU, MOST_MODELS, ImageServer, Model, Withdrawn, kept
 from corral.home import Home, KeptFolder, read_json, write_private_json
 from corral.locks import is_locked
 from corral.protocol import messages as wire
@@ -77,6 +77,7 @@ class Agent:
         self._models_told: tuple[Model, ...] = ()
         self._tasks_told: tuple[str, ...] = ()
         self._servers_told: tuple[ImageServer, ...] = ()
+        self._withdrawn_told = Withdrawn()
 
     async def run(self) -> int:
         await self._open()
@@ -203,11 +204,17 @@ class Agent:
     # --- what the parts tell -------------------------------------------------------------------
 
     def offers_changed(self) -> None:
-        """All but the stages is told with the next heartbeat; those only at registration."""
+        """What fell silent or answers again is told at once, new stages only at registration, and
+        all else with the next heartbeat."""
         self._describe()
-        if self._parts.offers.tasks != self._tasks_told and self._connection.connected:
-            log.info("image_servers_changed", tasks=self._parts.offers.tasks)
+        offers = self._parts.offers
+        if not self._connection.connected:
+            return
+        if offers.tasks != self._tasks_told:
+            log.info("image_servers_changed", tasks=offers.tasks)
             self._introduce_again()
+        elif (offers.servers, offers.withdrawn) != (self._servers_told, self._withdrawn_told):
+            self.tell_at_once()
 
     def others_changed(self) -> None:
         """The controller hears of it first, or what is returned would be sent here again."""
@@ -242,6 +249,7 @@ class Agent:
         tasks = tuple(dict.fromkeys(parts.offers.tasks))
         self._models_told, self._tasks_told = models, parts.offers.tasks
         self._servers_told = parts.offers.servers
+        self._withdrawn_told = parts.offers.withdrawn
         return wire.WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
@@ -258,11 +266,12 @@ class Agent:
             models_loaded=parts.runners.models(),
             readings=parts.gpus.readings,
             servers=self._servers_told,
+            withdrawn=self._withdrawn_told,
         )
 
     def heartbeat(self) -> wire.WorkerHeartbeat:
         parts, models = self._parts, self._models()
-        ledger, servers = parts.ledger, parts.offers.servers
+        ledger, servers, withdrawn = parts.ledger, parts.offers.servers, parts.offers.withdrawn
         ledger.results.beat()
         told = wire.WorkerHeartbeat(
             load=ledger.roll.load(),
@@ -274,8 +283,10 @@ class Agent:
             models_loaded=parts.runners.models(),
             leaving=self._leaving is not None,
             servers=None if servers == self._servers_told else servers,
+            withdrawn=None if withdrawn == self._withdrawn_told else withdrawn,
         )
         self._models_told, self._servers_told = models, servers
+        self._withdrawn_told = withdrawn
         return told
 
     def _models(self) -> tuple[Model, ...]:

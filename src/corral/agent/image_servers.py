@@ -1,7 +1,8 @@
 """Image servers of this worker: what they have, asked beside the work, and restarting them.
 
-One that falls silent keeps its last offer: jobs find out whether it is down, and set off its
-restart. To one that never answered no job comes, so that one is restarted from here.
+While one is silent, what it alone has is withdrawn: its jobs wait at the controller, and other work
+goes on here. A job that finds one silent says so, and sets off its restart; one that stays silent
+is started again from here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,21 +24,25 @@ from msgspec import Struct
 from corral.agent.system import beside
 from corral.core.images.backends import ComfyUIEntry, Entry, WebUIEntry, tasks_of
 from corral.core.images.pipeline import STAGES
-from corral.core.worker import MOST_MODELS, ImageServer, Model
+from corral.core.worker import MOST_MODELS, MOST_NAMES, ImageServer, Model, Withdrawn
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.kinds import offer_of
+from corral.runtime.pipeline.kinds import names_of, offer_of, tidy
 from corral.runtime.process import system
 
 log = structlog.get_logger("corral.agent.image_servers")
 
 EVERY_S = 30.0
+NAMES_EVERY_S = 600.0
+"""LoRAs and the like: their lists are long, and say a mistake sooner, no more."""
+SILENT_EVERY_S = 1.0
+"""A silent one is asked so often: its jobs go on as soon as it answers."""
 FIRST_S = 3.0
 """How long the first registration waits for them."""
-FIRST_LOOKS = 4
-"""How many looks a server that was never seen may take to come up by itself, after a reboot."""
-AGAIN = 20
-"""How many looks later it is started once more: one that comes up is not to be disturbed."""
+COMES_UP_S = 120.0
+"""How long a silent server may take to come up by itself, after a reboot."""
+HANGS_S = 600.0
+"""And one that takes connections and says nothing: it may read a model."""
 TROUBLE = 512
 UNHEARD = "It has not answered yet."
 PAUSE_S = 300.0
@@ -64,16 +70,24 @@ class ServerOffers:
         looked: Callable[[], None],
         down: Callable[[str, str], None],
         answers: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        turns: str = "",
     ) -> None:
         self._entries = tuple(entries)
         self._servers = servers_of(entries)
         self._offers: dict[str, Offer] = {}
         """By address."""
-        self._said: dict[str, str] = {}
-        self._missed: dict[str, int] = {}
-        """How often one that never answered was down."""
+        self._said = {one.url: UNHEARD for one in self._servers}
+        self._names: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._name_at: dict[str, float] = {}
+        self._start_at: dict[str, float] = {}
+        """When one that is down is started from here."""
+        self._hurry = {one.url: asyncio.Event() for one in self._servers}
+        self._clock = clock
+        self._turns = turns
+        """The folder where jobs take turns at a server."""
         self._looked = looked
-        """Told after each look."""
+        """Told after each look, and when one falls silent."""
         self._down = down
         """Told the kind and the address of a server that does not come up by itself."""
         self._answers = answers
@@ -81,32 +95,44 @@ class ServerOffers:
 
     @property
     def tasks(self) -> tuple[str, ...]:
+        return self._tasks_of(self._entries)
+
+    def _tasks_of(self, entries: Sequence[Entry]) -> tuple[str, ...]:
         lacking = {
             one.kind: frozenset(STAGES) - self._offers[one.url].stages
-            for one in self._servers
+            for one in servers_of(entries)
             if one.url in self._offers
         }
-        return tasks_of((one.kind for one in self._entries), lacking)
+        return tasks_of((one.kind for one in entries), lacking)
+
+    def _is_silent(self, one: Entry) -> bool:
+        return isinstance(one, Server) and bool(self._said[one.url])
 
     @property
     def servers(self) -> tuple[ImageServer, ...]:
         return tuple(
-            ImageServer(
-                one.kind,
-                one.url,
-                self._said.get(one.url, "" if one.url in self._offers else UNHEARD),
-            )
+            ImageServer(one.kind, one.url, self._said[one.url], self._names.get(one.url, {}))
             for one in self._servers
+        )
+
+    @property
+    def withdrawn(self) -> Withdrawn:
+        silent = {url for url, said in self._said.items() if said}
+        if not silent:
+            return Withdrawn()
+        there = [one for one in self._entries if not self._is_silent(one)]
+        offers = [offer for url, offer in self._offers.items() if url not in silent]
+        had = {model.name for offer in offers for model in offer.models}
+        tasks = self._tasks_of(there)
+        return Withdrawn(
+            tasks=tuple(task for task in self.tasks if task not in tasks),
+            models=tuple(model.name for model in self.models if model.name not in had),
         )
 
     @property
     def in_order(self) -> tuple[Entry, ...]:
         """All backends by preference, those that did not answer last behind the others."""
-
-        def silent(one: Entry) -> bool:
-            return isinstance(one, Server) and bool(self._said.get(one.url))
-
-        return tuple(sorted(self._entries, key=silent))
+        return tuple(sorted(self._entries, key=self._is_silent))
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -118,37 +144,82 @@ class ServerOffers:
         await asyncio.wait({looking}, timeout=FIRST_S if self._servers else None)
 
     async def run(self) -> None:
-        while self._servers:
-            await asyncio.sleep(EVERY_S)
-            await self._look()
+        """Each by itself: one that hangs keeps nobody from hearing that another is back."""
+        await asyncio.gather(*map(self._watch, self._servers))
+
+    async def _watch(self, server: Server) -> None:
+        while True:
+            hurry = self._hurry[server.url]
+            hurry.clear()
+            every_s = SILENT_EVERY_S if self._said[server.url] else EVERY_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await hurry.wait()
+            await self._ask(server)
             self._looked()
 
     async def _look(self) -> None:
-        for one in self._servers:
-            try:
-                offer = await beside(partial(survey, one), "image server")
-            except Exception as error:
-                self._say(one.url, str(error)[:TROUBLE])
-                if isinstance(error, StageFailed) and error.code == "backend_down":
-                    self._miss(one)
-                continue
-            self._say(one.url, "")
-            self._answers(one.url)
-            self._offers[one.url] = offer
+        await asyncio.gather(*map(self._ask, self._servers))
 
-    def _miss(self, server: Server) -> None:
-        if server.url in self._offers:
+    async def _ask(self, server: Server) -> None:
+        try:
+            offer = await beside(partial(survey, server), "image server")
+        except Exception as error:
+            self._say(server.url, str(error)[:TROUBLE])
+            if isinstance(error, StageFailed) and error.code == "backend_down":
+                self._miss(server, HANGS_S if error.hangs else COMES_UP_S)
             return
-        missed = self._missed[server.url] = self._missed.get(server.url, 0) + 1
-        if missed % AGAIN == FIRST_LOOKS:
+        self._say(server.url, "")
+        self._start_at.pop(server.url, None)
+        self._answers(server.url)
+        self._offers[server.url] = offer
+        if self._clock() >= self._name_at.get(server.url, 0.0):
+            self._name_at[server.url] = self._clock() + NAMES_EVERY_S
+            self._names[server.url] = await beside(partial(names_at, server), "image server")
+        if self._turns:
+            with suppress(Exception):  # the next look, or the next job, does it
+                await beside(partial(tidy, server.options(), self._turns), "image server")
+
+    def silent(self, kind: str, said: str) -> None:
+        """A job found it so; all that it names are asked at once."""
+        found = meant(self._servers, said) or [one for one in self._servers if one.kind == kind]
+        for server in found:
+            if not self._said[server.url]:
+                self._say(server.url, said[:TROUBLE])
+            self._hurry[server.url].set()
+        self._looked()
+
+    def _miss(self, server: Server, patience_s: float) -> None:
+        now = self._clock()
+        if now >= self._start_at.setdefault(server.url, now + patience_s):
+            self._start_at[server.url] = now + PAUSE_S
             self._down(server.kind, server.url.rstrip("/"))
 
     def _say(self, url: str, trouble: str) -> None:
-        if trouble and trouble != self._said.get(url):
+        if trouble and trouble != self._said[url]:
             log.warning("image_server_does_not_answer", url=url, reason=trouble)
-        elif not trouble and self._said.get(url):
+        elif not trouble and self._said[url]:
             log.info("image_server_answers", url=url)
         self._said[url] = trouble
+
+
+def meant(servers: Iterable[Server], said: str) -> list[Server]:
+    return [one for one in servers if f"{one.url.rstrip('/')} " in f"{said} "]
+
+
+def names_at(entry: Server) -> dict[str, tuple[str, ...]]:
+    """All else that it has, in a thread. They are a courtesy."""
+    try:
+        told = names_of(entry.options())
+    except Exception as error:
+        log.warning("image_server_names_unknown", url=entry.url, reason=str(error)[:TROUBLE])
+        return {}
+    found = {kind: tuple(dict.fromkeys(has)) for kind, has in told.items()}
+    return {
+        kind: has
+        for kind, has in found.items()
+        if len(has) <= MOST_NAMES and all(len(name) <= TROUBLE for name in has)
+    }
 
 
 def survey(entry: Server) -> Offer:
@@ -195,8 +266,7 @@ class Restarts:
     def down(self, kind: str, said: str) -> None:
         """Of several, the one that `said` names: another may be in the middle of an image."""
         alike = [one for one in self._servers if one.kind == kind]
-        named = [one for one in alike if f"{one.url.rstrip('/')} " in f"{said} "]
-        server = next(iter(named or alike), None)
+        server = next(iter(meant(alike, said) or alike), None)
         now = time.monotonic()
         if server is None or not server.restart:
             return

@@ -84,7 +84,7 @@ class AgentParts:
             runners=self.runners,
             assets=self.assets,
             loaded=self._agent.tell_at_once,
-            backend_down=self.restarts.down,
+            backend_down=self._backend_down,
             own_home=self._own_home,
         )
         self._find_results(worker_id)
@@ -130,6 +130,7 @@ class AgentParts:
             self._agent.offers_changed,
             self.restarts.down,
             self.restarts.answers,
+            turns=self.runners.turns,
         )
         await self.offers.first()
         for entry in backends:
@@ -140,6 +141,10 @@ class AgentParts:
                     lacks=lacks,
                     hint=f"pip install 'corral[{entry.kind}]', then start the worker again",
                 )
+
+    def _backend_down(self, kind: str, said: str) -> None:
+        self.restarts.down(kind, said)
+        self.offers.silent(kind, said)
 
     async def _open_devices(self) -> None:
         worker = self._worker

@@ -195,7 +195,7 @@ class JobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class RetryRequest(_message.Message):
-    __slots__ = ("job_id", "worker", "apart", "from_start", "duration", "retries", "memory_gb")
+    __slots__ = ("job_id", "worker", "apart", "from_start", "duration", "retries", "memory_gb", "backend")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +203,7 @@ class RetryRequest(_message.Message):
     DURATION_FIELD_NUMBER: _ClassVar[int]
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker: str
     apart: bool
@@ -210,7 +211,8 @@ class RetryRequest(_message.Message):
     duration: float
     retries: int
     memory_gb: float
-    def __init__(self, job_id: _Optional[str] = ..., worker: _Optional[str] = ..., apart: _Optional[bool] = ..., from_start: _Optional[bool] = ..., duration: _Optional[float] = ..., retries: _Optional[int] = ..., memory_gb: _Optional[float] = ...) -> None: ...
+    backend: str
+    def __init__(self, job_id: _Optional[str] = ..., worker: _Optional[str] = ..., apart: _Optional[bool] = ..., from_start: _Optional[bool] = ..., duration: _Optional[float] = ..., retries: _Optional[int] = ..., memory_gb: _Optional[float] = ..., backend: _Optional[str] = ...) -> None: ...
 
 class ExtendRequest(_message.Message):
     __slots__ = ("job_id", "by")

@@ -16,6 +16,8 @@ class FailureClass(StrEnum):
     """This worker lacks something: another worker may have it."""
     WORKER = "worker"
     """The worker's doing: again elsewhere, as often as the policy allows."""
+    SERVER = "server"
+    """An image server was silent before the job had begun there: it waits for one that answers."""
 
 
 CLASSES: dict[str, FailureClass] = {
@@ -50,6 +52,7 @@ CLASSES: dict[str, FailureClass] = {
     "worker_lost": FailureClass.WORKER,
     "worker_stopping": FailureClass.WORKER,
     "backend_down": FailureClass.WORKER,
+    "backend_silent": FailureClass.SERVER,
 }
 
 

@@ -84,11 +84,30 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     """Its driver does not answer for it any more; all of it counts as others'."""
 
 
+MOST_NAMES = 2_000
+"""Of one kind that an image server tells of; where there are more, it tells none."""
+
+
 class ImageServer(Struct, frozen=True, gc=False, omit_defaults=True):
     kind: Word
     url: Annotated[str, Meta(max_length=2048)]
     trouble: Word = ""
     """Why it does not answer; empty: it does."""
+    names: Annotated[
+        dict[Word, Annotated[tuple[Word, ...], Meta(max_length=MOST_NAMES)]], Meta(max_length=16)
+    ] = {}
+    """What it has, by kind: `sampler`, `schedule`, `VAE`, `LoRA`, `upscaler`. Of a kind that is
+    missing nobody knows."""
+
+
+class Withdrawn(Struct, frozen=True, omit_defaults=True):
+    """What a worker has only while its image servers answer, and they do not."""
+
+    tasks: Words = ()
+    models: ModelNames = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.tasks or self.models)
 
 
 class Model(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -181,6 +200,7 @@ class Worker(Struct, frozen=True):
     taken: tuple[tuple[str, float], ...] = ()
     """What others hold of its GPUs as far as it counts, by uuid: see `taken_by_others`."""
     servers: tuple[ImageServer, ...] = ()
+    withdrawn: Withdrawn = Withdrawn()
 
     @property
     def takes_work(self) -> bool:

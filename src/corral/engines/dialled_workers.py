@@ -11,7 +11,15 @@ from time import monotonic
 import structlog
 from msgspec.structs import replace
 
-from corral.core.worker import Wishes, Worker, kept, taken_by_others
+from corral.core.worker import (
+    NAMES_BYTES,
+    ImageServer,
+    Wishes,
+    Withdrawn,
+    Worker,
+    kept,
+    taken_by_others,
+)
 from corral.protocol import messages as wire
 
 log = structlog.get_logger()
@@ -65,7 +73,8 @@ class DialledWorkers:
                 models_loaded=register.models_loaded,
                 readings=register.readings,
                 taken=taken_by_others(register.readings),
-                servers=register.servers,
+                servers=_shortened_servers(register.servers),
+                withdrawn=register.withdrawn,
             )
         )
 
@@ -83,7 +92,8 @@ class DialledWorkers:
             readings=beat.readings,
             taken=taken,
             models_loaded=beat.models_loaded[: kept(beat.models_loaded)],
-            servers=known.servers if beat.servers is None else beat.servers,
+            servers=known.servers if beat.servers is None else _shortened_servers(beat.servers),
+            withdrawn=known.withdrawn if beat.withdrawn is None else _cut(beat.withdrawn),
         )
         said = self._said.get(worker)
         if beat.models is not None and said is not None:
@@ -93,7 +103,8 @@ class DialledWorkers:
             self._said[worker] = replace(said, capabilities=can)
             new = self._as_wished(replace(new, models=beat.models[: len(names)]))
         self._workers[worker] = new
-        return taken != known.taken or beat.models is not None
+        withdrew = new.withdrawn != known.withdrawn
+        return taken != known.taken or withdrew or beat.models is not None
 
     def wish(self, worker: str) -> Worker:
         return self._keep(self._workers[worker])
@@ -139,7 +150,25 @@ def _shortened(register: wire.WorkerRegister) -> wire.WorkerRegister:
         capabilities=replace(can, models_present=present[: kept(present)]),
         models=register.models[: kept(model.name for model in register.models)],
         models_loaded=loaded[: kept(loaded)],
+        withdrawn=_cut(register.withdrawn),
     )
+
+
+def _shortened_servers(servers: tuple[ImageServer, ...]) -> tuple[ImageServer, ...]:
+    """With as many names as are kept; of a kind all or none, or a name would seem to be missing."""
+    left, found = NAMES_BYTES, []
+    for server in servers:
+        names = {}
+        for kind, some in server.names.items():
+            left -= sum(map(len, some))
+            if left >= 0:
+                names[kind] = some
+        found.append(replace(server, names=names))
+    return tuple(found)
+
+
+def _cut(withdrawn: Withdrawn) -> Withdrawn:
+    return replace(withdrawn, models=withdrawn.models[: kept(withdrawn.models)])
 
 
 class Graces:

@@ -26,6 +26,7 @@ from corral.core.worker import (
     ModelNames,
     Name,
     Reading,
+    Withdrawn,
     Word,
     Words,
 )
@@ -99,6 +100,8 @@ class WorkerRegister(Message, frozen=True):
     readings: Readings = ()
     servers: Servers = ()
     """The image servers that it renders with; a heartbeat tells what changes."""
+    withdrawn: Withdrawn = Withdrawn()
+    """Of its tasks and models, those whose image servers do not answer."""
 
 
 class WorkerHeartbeat(Message, frozen=True):
@@ -114,6 +117,8 @@ class WorkerHeartbeat(Message, frozen=True):
     """It takes nothing new, and says goodbye when what runs there has ended."""
     servers: Servers | None = None
     """All of its image servers, where one of them fell silent or answers again."""
+    withdrawn: Withdrawn | None = None
+    """Where that changed."""
 
 
 class JobStarted(JobMessage, frozen=True):

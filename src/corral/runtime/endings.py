@@ -54,6 +54,7 @@ OF_PIPELINES = OF_JOBS | {
     "stage_missing",
     "backend_mismatch",
     "backend_down",
+    "backend_silent",
     "result_refused",
 }
 """Codes that our own code may report beside them."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from corral.core.failures import FailureClass, classify
+from corral.core.images.backends import SERVERS
 from corral.core.job import Failure
 
 
@@ -63,13 +64,19 @@ PROOFS = frozenset({"exception", "exit_code", "no_result"})
 """Failures that show that the worker works: the job's own code ran, and failed by itself."""
 
 
+def _of_another(failure: Failure) -> bool:
+    """An image server that dies takes no other work along."""
+    died = failure.code == "backend_down" and failure.type in SERVERS
+    return died or failure.code in NOT_ITS_OWN
+
+
 def after(
     circuit: Circuit, failure: Failure | None, what: str, *, at: float, breaker: Breaker
 ) -> Circuit:
     """The circuit after an attempt ended on its worker; `what` names the job, or the loss."""
     if failure is None or failure.code in PROOFS:
         return circuit if circuit.is_open(at) else CLOSED
-    its_own = classify(failure.code) is FailureClass.WORKER and failure.code not in NOT_ITS_OWN
+    its_own = classify(failure.code) is FailureClass.WORKER and not _of_another(failure)
     if failure.code != RETURNED and not its_own:
         return circuit
     recent = {one: when for one, when in circuit.failed.items() if at - when < breaker.window_s}

@@ -17,7 +17,7 @@ from corral.core.job import QueueClass, Shape
 from corral.core.worker import SLACK
 from corral.scheduler.abilities import Abilities
 from corral.scheduler.circuit import CLOSED
-from corral.scheduler.fit import Room, kind_ahead, refuse_beside_others
+from corral.scheduler.fit import Room, kind_ahead, refuse_beside_others, refuse_silent
 from corral.scheduler.models import Models
 from corral.scheduler.rank import (
     NEUTRAL,
@@ -106,6 +106,8 @@ class Columns:
         self._on_probe = members_of(on_probe)
         self._shared = [index for index, one in enumerate(workers) if one.taken]
         """Whose GPUs others use too."""
+        self._silent = [index for index, one in enumerate(workers) if one.withdrawn]
+        """With an image server that does not answer."""
         rooms = {n: Room(one.worker, one.held) for n, one in enumerate(self._seats) if one.held}
         lines = world.lines
         needs = [line.shape.needs for line in lines]
@@ -181,8 +183,12 @@ class Columns:
         return who & self._models.possible(shape.needs.models) if shape.needs.models else who
 
     def _able_beside_others(self, shape: Shape) -> int:
-        """Without those where processes that are not ours leave too little for it."""
+        """Without those where processes that are not ours leave too little for it, or an image
+        server is silent."""
         who = self._able(shape)
+        for index in self._silent:
+            if who >> index & 1 and refuse_silent(shape, self._workers[index]):
+                who ^= 1 << index
         if shape.needs.wants_gpu:
             for index in self._shared:
                 if who >> index & 1 and refuse_beside_others(shape, self._workers[index]):

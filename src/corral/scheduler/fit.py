@@ -266,9 +266,23 @@ def refuse_beside_others(shape: Shape, worker: Worker) -> str | None:
     return f"needs {_wanted(shape)}, and {_others(empty)}"
 
 
+def refuse_silent(shape: Shape, worker: Worker) -> str | None:
+    """Why an image job waits for a worker's server to answer; other work goes on there."""
+    gone, needs = worker.withdrawn, shape.needs
+    if not gone or not needs.task:
+        return None
+    if needs.task not in gone.tasks and not any(name in gone.models for name in needs.models):
+        return None
+    return f"its image server does not answer{_silent(worker)}"
+
+
 def could_run(shape: Shape, worker: Worker) -> bool:
     """Whether it could, if nothing of ours ran there."""
-    return refuse_ever(shape, worker) is None and refuse_beside_others(shape, worker) is None
+    return (
+        refuse_ever(shape, worker) is None
+        and refuse_silent(shape, worker) is None
+        and refuse_beside_others(shape, worker) is None
+    )
 
 
 def _wanted(shape: Shape) -> str:
@@ -298,7 +312,7 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
         return "it is draining"
     if room.closed:
         return room.closed
-    reason = refuse_beside_others(shape, worker)
+    reason = refuse_silent(shape, worker) or refuse_beside_others(shape, worker)
     if reason is not None:
         return reason
     if room.fits_now(shape) is not None:

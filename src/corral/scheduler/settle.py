@@ -20,6 +20,9 @@ from corral.core.lifecycle import advance
 from corral.core.worker import Worker
 from corral.scheduler.fit import refuse_ever
 
+MOST_PAUSES = 3
+"""Doublings of the pause after which a job tries an image server that was silent."""
+
 
 class Policy(Struct, frozen=True):
     max_losses: int = 5
@@ -97,6 +100,9 @@ def _again(
     kind, course = classify(failure.code), head.course
     if failure.code == "worker_stopping":
         return requeued("none", 0)  # nobody's fault: its worker was told to leave
+    if kind is FailureClass.SERVER:
+        free = head.attempt - course.losses - course.failures
+        return requeued("none", min(max(free, 1), MOST_PAUSES))
     if kind is FailureClass.WORKER and course.losses < policy.max_losses:
         return requeued("worker", course.losses)
     if kind is FailureClass.ELSEWHERE and course.losses < policy.max_losses:

@@ -40,6 +40,8 @@ class RetryOptions(TypedDict, total=False):
     duration: float | str
     retries: int
     memory_gb: float
+    backend: str
+    """The kind that renders its images."""
 
 
 class AsyncHandle:

@@ -233,7 +233,7 @@ def test_upscaling_alone_needs_no_model() -> None:
 
     assert graph.kinds == ["LoadImage", "ImageScale", "PreviewImage"]
     (scaled,) = inputs(graph, "ImageScale")
-    assert (scaled["width"], scaled["height"]) == (82, 50)
+    assert (scaled["width"], scaled["height"]) == (80, 48)
     assert scaled["upscale_method"] == "nearest-exact"
 
 

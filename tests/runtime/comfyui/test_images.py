@@ -88,15 +88,15 @@ def test_the_whole_chain(server: FakeComfyUI, backend: ComfyUI) -> None:
 
 
 @pytest.mark.parametrize("upscaler", ["lanczos", "4x-UltraSharp"])
-def test_upscales_each_image_to_the_pixel(backend: ComfyUI, upscaler: str) -> None:
+def test_upscales_each_image_to_whole_blocks(backend: ComfyUI, upscaler: str) -> None:
     images = (picture("one", (50, 30)), picture("two", (64, 64)))
 
     rendered = render(backend, stage=Upscale(factor=1.5, upscaler=upscaler), images=images)
 
-    assert [image.size for image in rendered.images] == [(75, 45), (96, 96)]
+    assert [image.size for image in rendered.images] == [(72, 40), (96, 96)]
 
 
-def test_an_identical_graph_is_answered_from_the_cache(
+def test_an_identical_record_is_rendered_and_not_taken_from_the_cache(
     server: FakeComfyUI, backend: ComfyUI
 ) -> None:
     first = render(backend)
@@ -104,24 +104,31 @@ def test_an_identical_graph_is_answered_from_the_cache(
 
     again = render(backend)
 
-    assert server.executed == []
+    assert server.executed == ["KSampler", "VAEDecode", "PreviewImage"], "the model stays"
     assert pixel_sha256(again.images[0]) == pixel_sha256(first.images[0])
     assert not again.loaded
     one, other = server.submitted
     assert one["prompt_id"] != other["prompt_id"]
 
 
-def test_a_cached_file_that_somebody_removed_is_written_again(
+def test_an_image_is_enlarged_again_and_not_taken_from_the_cache(
     server: FakeComfyUI, backend: ComfyUI
 ) -> None:
-    first = render(backend)
-    server.outputs.clear()
-    server.executed.clear()
+    for _ in range(2):
+        server.executed.clear()
+        render(backend, stage=Upscale(), images=(picture("one", (32, 32)),))
+        assert "ImageScale" in server.executed
 
-    again = render(backend)
 
-    assert pixel_sha256(again.images[0]) == pixel_sha256(first.images[0])
-    assert server.executed == ["SaveImage"]
+@pytest.mark.parametrize("last", [Upscale(upscaler="omega"), ADetailer()])
+def test_a_slip_in_the_last_stage_is_found_before_the_first_renders(
+    server: FakeComfyUI, backend: ComfyUI, last: Stage
+) -> None:
+    with pytest.raises(StageFailed) as failed:
+        render(backend, changed(stages=(Txt2Img(), last)))
+
+    assert failed.value.code in ("model_missing", "stage_missing")
+    assert not server.submitted
 
 
 def test_another_model_is_loaded_and_counted(backend: ComfyUI) -> None:

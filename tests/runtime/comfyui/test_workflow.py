@@ -42,7 +42,8 @@ WORKFLOW: dict[str, Any] = {
 }  # fmt: skip
 MAP: dict[str, str | list[str]] = {
     "positive": "6.text", "negative": "7.text", "seed": "3.seed", "model": "4.ckpt_name",
-    "width": "5.width", "height": "5.height",
+    "width": "5.width", "height": "5.height", "sampler": "3.sampler_name",
+    "scheduler": "3.scheduler", "steps": "3.steps",
 }  # fmt: skip
 
 
@@ -72,15 +73,58 @@ def test_a_workflow_gets_what_its_map_names(
     graph = only_prompt(server)
     assert graph["6"]["inputs"]["text"] == "a castle"
     assert graph["3"]["inputs"]["seed"] == 7
-    assert graph["3"]["inputs"]["sampler_name"] == "ddim"
+    assert graph["3"]["inputs"]["sampler_name"] == "dpmpp_2m"
     assert graph["4"]["inputs"]["ckpt_name"] == "SDXL/sdxl_1.0.safetensors"
     assert rendered.images[0].size == (128, 64)
     assert rendered.info["workflow"]["file"].endswith("mine.json")
     assert rendered.warnings == [
-        "The workflow has its own steps, cfg_scale, clip_skip: the record's are not in its map."
+        "The workflow has its own cfg_scale, clip_skip: the record's are not in its map."
     ]
     upscaled = render(backend, stage=Upscale(), images=tuple(rendered.images))
     assert upscaled.images[0].size == (256, 128)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"sampler": "euler a"}, "sampler"),
+        ({"scheduler": "karras"}, "scheduler"),
+        ({"steps": 30}, "steps"),
+        ({"cfg_scale": 3.0}, "cfg_scale"),
+        ({"width": 256}, "width"),
+        ({"clip_skip": 2}, "clip_skip"),
+        ({"stages": (Img2Img(steps=9),)}, "steps"),
+        ({"stages": (Img2Img(denoise=0.9),)}, "denoise"),
+    ],
+)
+def test_a_setting_that_a_workflow_has_no_place_for_is_refused(
+    server: FakeComfyUI,
+    with_workflow: Callable[..., ComfyUI],
+    given: dict[str, Any],
+    place: str,
+) -> None:
+    usual = {"sampler": "euler", "scheduler": "normal", "steps": 20, "width": 512, "height": 512}
+    record = changed(**{**usual, **given})
+    bare = {name: MAP[name] for name in ("positive", "negative", "seed", "model")}
+    stage = record.stages[0]
+    images = (picture("one", (64, 64)),) if isinstance(stage, Img2Img) else ()
+    nodes = {**WORKFLOW, "1": {"class_type": "LoadImage", "inputs": {"image": ""}}}
+    more = {"map": {**bare, "image": "1.image"}, "stage": "img2img"} if images else {"map": bare}
+
+    with pytest.raises(StageFailed, match=f"sets .*{place}") as failed:
+        render(with_workflow(nodes, **more), record, stage, images)
+
+    assert failed.value.code == "stage_missing"
+    assert not server.submitted
+
+
+def test_a_setting_that_a_workflow_has_by_itself_is_no_refusal(
+    server: FakeComfyUI, with_workflow: Callable[..., ComfyUI]
+) -> None:
+    bare = {name: MAP[name] for name in ("positive", "negative", "seed", "model")}
+    record = changed(sampler="ddim", scheduler="normal", steps=2, cfg_scale=5.0, width=64)
+
+    assert render(with_workflow(map=bare), record).images
 
 
 def test_a_workflow_may_read_its_model_with_any_node(

@@ -15,10 +15,12 @@ from corral.core.images.pipeline import (
     Lora,
     Record,
     Refiner,
+    Stage,
     Txt2Img,
     Upscale,
 )
 from corral.runtime.pipeline import bounded
+from corral.runtime.pipeline.backend import listed
 from corral.runtime.pipeline.webui.backend import WebUI
 from tests.fakes import webui_parts
 from tests.fakes.webui import FakeWebUI
@@ -197,7 +199,12 @@ def test_images_come_without_loss_where_the_server_has_jpeg(webui: WebUI, fake: 
     first = render(webui).images[0]
     assert first.tobytes() == render(webui).images[0].tobytes()
     assert render(webui, RECORD, Upscale(factor=2), first).images[0].size == (128, 128)
-    fake.config["samples_format"] = "jpg"
+    fake.config["samples_format"] = "png"
+    render(webui)
+    fake.config["samples_format"] = "jpg"  # chosen just now
+    assert first.tobytes() == render(webui).images[0].tobytes()
+    assert fake.config["samples_format"] == "jpg"
+    fake.sends = "jpeg"
     failed = refused(webui)
     assert failed.code == "backend_mismatch"
     assert "png" in failed.message
@@ -299,6 +306,32 @@ def test_an_upscaler_in_another_script_is_no_other(
     assert refused(webui, RECORD, Upscale(upscaler="\u7f8e"), square()).code == "model_missing"
 
 
+@pytest.mark.parametrize(("upscaler", "said"), [("ESRGAN_4x", "https://"), ("LDSR", "no file")])
+def test_an_upscaler_that_is_listed_and_not_there_is_refused(
+    webui: WebUI, fake: FakeWebUI, upscaler: str, said: str
+) -> None:
+    for stage, images in (
+        (Upscale(upscaler=upscaler), [square()]),
+        (Txt2Img(hires=Hires(upscaler=upscaler)), []),
+    ):
+        failed = refused(webui, RECORD, stage, *images)
+        assert failed.code == "model_missing"
+        assert upscaler in failed.message
+        assert said in failed.message
+    assert not sent(fake, "extra-single-image")
+    assert not sent(fake, "txt2img")
+
+
+def test_an_upscaler_that_cannot_be_loaded_is_no_success(webui: WebUI) -> None:
+    made = render(webui).images[0]
+    failed = refused(webui, RECORD, Upscale(upscaler="4x-Cut"), made)
+    assert failed.code == "model_missing"
+    assert "4x-Cut" in failed.message
+    for upscaler in ("R-ESRGAN 4x+", "Lanczos"):
+        assert render(webui, RECORD, Upscale(upscaler=upscaler), made).images
+    assert render(webui, RECORD, Upscale(upscaler="R-ESRGAN 4x+"), square()).images  # one colour
+
+
 def test_hires_and_refiner_are_settings_of_txt2img(webui: WebUI, fake: FakeWebUI) -> None:
     stage = Txt2Img(hires=Hires(factor=1.5, denoise=0.3), refiner=Refiner("refine", 0.5))
     assert render(webui, RECORD, stage).images[0].size == (96, 96)
@@ -321,6 +354,37 @@ def test_loras_ride_in_the_prompt(webui: WebUI, fake: FakeWebUI) -> None:
     assert "no LoRA moody" in refused(webui, record).message
     fake.lost_loras |= {"ink"}
     assert "no LoRA ink" in refused(webui, record).message
+
+
+@pytest.mark.parametrize(
+    "last", [Upscale(upscaler="omega"), ADetailer(detector="omega"), Upscale(upscaler="LDSR")]
+)
+def test_a_slip_in_the_last_stage_is_found_before_the_first_renders(
+    webui: WebUI, fake: FakeWebUI, last: Stage
+) -> None:
+    failed = refused(webui, replace(RECORD, stages=(Txt2Img(), last)))
+    assert failed.code == "model_missing"
+    assert not sent(fake, "txt2img")
+
+
+def test_a_card_names_loras_and_upscalers(webui: WebUI) -> None:
+    stage = Txt2Img(hires=Hires(upscaler="R-ESRGAN 4x+"))
+    made = render(webui, replace(RECORD, loras=(Lora("ink"),)), stage)
+    models = made.info["models"]
+    assert models["ink"] == digest_of("ink")[:12]
+    assert "R-ESRGAN 4x+" in models
+    upscaled = render(webui, RECORD, Upscale(upscaler="R-ESRGAN 4x+"), made.images[0])
+    assert upscaled.info["models"] == {"R-ESRGAN 4x+": ""}
+    plainly = render(webui, RECORD, Upscale(upscaler="Lanczos"), made.images[0])
+    assert plainly.info["models"] == {}
+
+
+def test_what_is_near_comes_first_and_no_name_is_cut() -> None:
+    names = [f"a-long-name-of-a-model-{n:02}.safetensors" for n in range(40)]
+    told = listed([*names, "castle.safetensors"], "castel.safetensors")
+    assert told.startswith("castle.safetensors, ")
+    assert told.endswith(" and 33 more")
+    assert all(one in (*names, "castle.safetensors") for one in told[:-12].split(", "))
 
 
 def test_thousands_of_loras_are_no_answer_without_end(

@@ -99,7 +99,7 @@ def test_a_server_that_is_busy_for_somebody_else_is_not_down(
 def test_a_server_that_is_not_there(webui: WebUI, fake: FakeWebUI) -> None:
     fake.die()
     failed = refused(webui)
-    assert failed.code == "backend_down"
+    assert failed.code == "backend_silent", "the job has begun nothing there"
     assert "Nothing answers" in failed.message
 
 
@@ -113,26 +113,12 @@ def test_a_server_that_dies_while_it_renders(webui: WebUI, fake: FakeWebUI) -> N
     assert render(webui).images[0].tobytes() == expected
 
 
-def test_the_next_job_waits_until_the_server_is_up_again(webui: WebUI, fake: FakeWebUI) -> None:
-    fake.die()
-    refused(webui)
-    waiting = Background(webui)
-    eventually(lambda: "come up" in str(waiting.tell.told), "it says what it waits for")
-    fake.api = False
+def test_no_job_holds_its_place_while_it_waits_for_a_server(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.step_s, fake.die_at = 0.01, 2
+    assert refused(webui).code == "backend_down", "it died under the job"
+    assert refused(webui).code == "backend_silent"
     fake.restart()
-    eventually(lambda: fake.requests[-1:] == [("progress", {})], "it asks whether it is up")
-    fake.api = True
-    waiting.wait()
-    assert waiting.rendered is not None
-
-
-def test_nobody_waits_for_long(
-    webui: WebUI, fake: FakeWebUI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.die()
-    refused(webui)
-    monkeypatch.setattr(errand, "COMING_S", 1.5)
-    assert refused(webui).code == "backend_down"
+    assert render(webui).images
 
 
 def test_a_batch_that_would_kill_it_is_never_sent(webui: WebUI, fake: FakeWebUI) -> None:
@@ -174,14 +160,12 @@ def test_an_early_timeout_is_asked_again(opened: Open, fake: FakeWebUI) -> None:
     assert running.rendered is not None
 
 
-@pytest.mark.parametrize("waiting", ["options", "refresh-checkpoints", "txt2img"])
+@pytest.mark.parametrize("waiting", ["refresh-checkpoints", "txt2img"])
 def test_a_server_that_loads_its_first_model_is_not_down(
     opened: Open, fake: FakeWebUI, waiting: str
 ) -> None:
     """It answers, says that it is idle, and does nothing that we ask for until the model is there:
     no setting that needs it, no look into its folders, no image."""
-    if waiting != "options":
-        fake.config["sd_vae"] = "Automatic"
     if waiting == "refresh-checkpoints":
         fake.unseen = {TITLES[0]}
     with fake.queue:

@@ -34,7 +34,7 @@ def field(name: str, value: Any) -> Callable[[Json], None]:
         (field("sampler_name", "nowhere"), "sampler DPM++ 2M"),
         (field("scheduler", "nowhere"), "schedule Automatic"),
         (field("width", 72), "72x64"),
-        (field("batch_size", 1), "1 images"),
+        (field("batch_size", 1), "1 image,"),
         (field("seed", -1), "seeds"),
         (field("steps", 3), "steps 3"),
         (field("cfg_scale", 1.5), "cfg scale"),

@@ -251,7 +251,7 @@ class Running:
             self._results.completed(attempt, frame.result)
         else:
             failure = endings.of_error(frame, attempt, self._limits.kills)
-            if failure.code == "backend_down":
+            if failure.code in ("backend_down", "backend_silent"):
                 self._backend_down(failure.type, failure.message)
             self._results.failed(attempt, failure)
         self._leave(attempt, runner, retire=frame.retire)

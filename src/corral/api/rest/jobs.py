@@ -234,6 +234,7 @@ def _retry(router: APIRouter, parts: Parts) -> None:
         duration: Annotated[float | None, Query(description="In seconds, anew.")] = None,
         retries: Annotated[int | None, Query(description="Further tries, anew.")] = None,
         memory_gb: Annotated[float | None, Query(description="Memory, anew.")] = None,
+        backend: Annotated[str, Query(description="The kind that renders its images.")] = "",
     ) -> Response:
         """One that did not succeed goes on from its last checkpoint."""
         caller = caller_of(request)
@@ -245,6 +246,7 @@ def _retry(router: APIRouter, parts: Parts) -> None:
             duration_s=duration,
             retries=retries,
             memory_gb=memory_gb,
+            backend=backend,
         )
         again = await parts.queue.retry(await parts.queue.find(job), asked)
         return json(read(shown(parts, again)), 202)

@@ -125,6 +125,7 @@ class JobCalls(Calls):
             duration_s=request.duration if request.HasField("duration") else None,
             retries=request.retries if request.HasField("retries") else None,
             memory_gb=request.memory_gb if request.HasField("memory_gb") else None,
+            backend=request.backend,
         )
         return shown(self._parts, await self._parts.queue.retry(job, asked))
 

@@ -23,7 +23,7 @@ from corral.core.text import printable
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from corral.contract.views import BatchView, JobView
+    from corral.contract.views import BatchView, JobView, WorkerView
     from corral.sdk.images.batches import AsyncBatchHandle
 
 LOOK_S = 0.5
@@ -34,6 +34,8 @@ FAILED = ("failed", "rejected")
 SHOWN = 3
 """Reasons of failures that are told."""
 LONGEST = 300
+ANYWHERE = ("", "auto", "local")
+BACKENDS = ("webui", "comfyui", "diffusers", "sketch")
 
 
 def batch(
@@ -284,11 +286,18 @@ def rerun(
                 f"`corral retry {before.job_id}` tries it again."
             )
         old = first.result()
-        again = first.retry(worker=before.worker if worker == "same" else worker, apart=True)
+        where = before.worker if worker == "same" else worker
+        backend = _backend(old)
+        if backend and not offers(client.workers(), where, backend):
+            output.warn([_cannot(where, backend)])
+            backend = ""
+        again = first.retry(worker=where, apart=True, backend=backend)
         if not as_json:
             output.say(f"{again.id} renders {before.job_id} again …", style="dim")
         new = again.result()
         after = again.status()
+    if _backend(old) not in (backend, _backend(new)):
+        output.warn([f"It was {_backend(old)} then and {_backend(new) or 'unknown'} now."])
     compared = compare(old, new)
     same = bool(compared) and all(one["same"] for one in compared)
     if as_json:
@@ -301,6 +310,22 @@ def rerun(
                 output.show(f"{one['index']}: {became}")
         output.show(_verdict(same, before, after, len(compared)))
     raise typer.Exit(0 if same else 1)
+
+
+def offers(workers: Iterable[WorkerView], where: str, backend: str) -> bool:
+    """Whether somebody renders so, of those that it may be."""
+    able = [one for one in workers if backend in one.task_types]
+    return any(where in (*ANYWHERE, one.name, one.id) for one in able)
+
+
+def _backend(result: Any) -> str:
+    backend = result.get("backend") if isinstance(result, dict) else None
+    return backend if isinstance(backend, str) and backend in BACKENDS else ""
+
+
+def _cannot(where: str, backend: str) -> str:
+    nobody = "No worker renders" if where in ANYWHERE else f"{where} does not render"
+    return f"{nobody} with {backend}, as the first time: another backend makes other pixels."
 
 
 def compare(old: Any, new: Any) -> list[dict[str, Any]]:

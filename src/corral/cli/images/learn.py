@@ -62,7 +62,7 @@ def learnings(
             if as_json:
                 output.show_json({"file": str(export), "records": count})
             else:
-                output.say(f"{count:,} records are in {export}.")
+                output.say(f"{count:,} record{'s are' if count != 1 else ' is'} in {export}.")
             return
         found = list(client.learning.records(**chosen))
     if as_json:
@@ -154,7 +154,7 @@ def _show_run(run: LearningRunView, *, dry_run: bool) -> None:
         spare=("IN STAGES",),
     )
     if dry_run:
-        output.say(f"{run.jobs} jobs. Nothing was submitted.")
+        output.say(f"{run.jobs} job{'s' * (run.jobs != 1)}. Nothing was submitted.")
     elif not result["complete"]:
         output.say(f"{result['ended']} of {result['planned']} jobs have ended.")
     else:

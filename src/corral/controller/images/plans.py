@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from corral import pipelines
 from corral.controller.images.paces import Paces
 from corral.controller.images.presets import PresetFiles
+from corral.controller.images.unknown_names import unknown_names
 from corral.controller.jobs.admission import admit
 from corral.controller.jobs.batches import slots
 from corral.controller.loop import Loop
@@ -86,6 +87,8 @@ class Plans:
             raise InvalidRequest(f"A key has up to {MAX_KEY} printable characters.")
         async with self._one:
             built = await asyncio.to_thread(self._made, plan, key, caller)
+            unknown = await asyncio.to_thread(_unknown, built, self._loop.workers())
+            built = replace(built, warnings=[*built.warnings, *unknown])
             estimate_s = await asyncio.to_thread(self._estimate, built, self._loop.workers())
         return replace(built, estimate_s=estimate_s)
 
@@ -177,6 +180,17 @@ class Plans:
         for some in _slices(built.records):
             yield b"".join(msgspec.json.encode(one) + b"\n" for one in some)
             await asyncio.sleep(0)
+
+
+def _unknown(built: BuiltBatch, workers: Sequence[Worker]) -> list[str]:
+    return unknown_names(
+        (
+            (job.work.record, job.needs.models)
+            for job in built.jobs
+            if isinstance(job.work, PipelineCall)
+        ),
+        workers,
+    )
 
 
 def _settled(needs: Needs, record: Record, alike: dict[tuple[Needs, str], Needs]) -> Needs:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from corral.core.errors import InvalidJob
-from corral.core.job import MAX_DURATION_S, Job, JobId
+from corral.core.images.pipeline import WITH, task_of
+from corral.core.job import MAX_DURATION_S, Job, JobId, PipelineCall
 
 MAX_NAME = 512
 
@@ -28,6 +29,8 @@ class Retry(Struct, frozen=True):
     duration_s: Annotated[float, Meta(ge=1, le=MAX_DURATION_S)] | None = None
     retries: Annotated[int, Meta(ge=0, le=100)] | None = None
     memory_gb: Annotated[float, Meta(ge=0, le=100_000)] | None = None
+    backend: Literal["", "webui", "comfyui", "diffusers", "sketch"] = ""
+    """The kind that renders its images."""
 
     @classmethod
     def asked(cls, **given: Any) -> Retry:
@@ -58,4 +61,12 @@ class Retry(Struct, frozen=True):
             needs = replace(needs, worker=self.worker)
         if self.memory_gb is not None:
             needs = replace(needs, memory_gb=self.memory_gb)
+        if self.backend:
+            if not isinstance(document.work, PipelineCall):
+                raise InvalidJob("It makes no images; only an image job has a backend.")
+            record = document.work.record
+            if task_of(record).partition(WITH)[0] != self.backend:
+                record = replace(record, backend=self.backend)
+                again = replace(again, work=PipelineCall(record))
+                needs = replace(needs, task=task_of(record))
         return replace(again, needs=needs)

@@ -89,6 +89,8 @@ class SketchEntry(BackendEntry, frozen=True, tag=SKETCH):
 Entry = WebUIEntry | ComfyUIEntry | DiffusersEntry | SketchEntry
 
 
+SERVERS = frozenset({"webui", "comfyui"})
+"""Kinds that are somebody else's program, which lives and dies by itself."""
 WITHOUT = {"diffusers": (ADETAILER,)}
 """Stages that a kind never has."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -20,6 +21,9 @@ from PIL.Image import Image
 
 from corral import job
 from corral.core.images.pipeline import Record, Stage
+
+LISTED = 8
+"""Names of what a server has, where something else was asked for."""
 
 
 class StageFailed(Exception):
@@ -29,7 +33,8 @@ class StageFailed(Exception):
     - `model_missing`: another worker may have the model, VAE, LoRA or upscaler that it names
     - `stage_missing`: another worker may have what the stage needs (ADetailer, a node)
     - `backend_mismatch`: the server says that it rendered something else than it was asked for
-    - `backend_down`: no answer, or the server's own fault; elsewhere, and the circuit opens
+    - `backend_down`: it died under the job, or by its own fault: again, as after a lost worker
+    - `backend_silent`: no answer, and nothing was begun there: the job waits, and it costs nothing
     - `bad_job`: it would fail the same way everywhere
     """
 
@@ -37,6 +42,15 @@ class StageFailed(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+        self.hangs = False
+        """Of a server: it is there, and takes its time."""
+
+
+def unless_begun(failed: StageFailed, begun: bool) -> StageFailed:
+    """What a silent server means to a job that it has not begun."""
+    if failed.code != "backend_down" or begun:
+        return failed
+    return StageFailed("backend_silent", failed.message)
 
 
 class Tell(Protocol):
@@ -79,7 +93,16 @@ class Backend(Protocol):
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
         """One stage. `images` are what the stage before it made, or the job's input images: empty
         for txt2img, one per image of the batch for the others, which give as many back. Raises
-        `StageFailed`, or `corral.job.Cancelled` when it was asked to stop."""
+        `StageFailed`, or `corral.job.Cancelled` when it was asked to stop. A server of which later
+        stages want something it does not have refuses the first one (`later_than`)."""
+
+
+def later_than(stage: Stage, record: Record) -> Sequence[Stage]:
+    """Those of a chain that follow. What they name is looked up before the first one renders: a
+    slip in the last one would else be found behind all the work."""
+    if stage not in record.stages:
+        return ()
+    return record.stages[record.stages.index(stage) + 1 :]
 
 
 def seed_of(record: Record, place: int) -> int:
@@ -87,9 +110,31 @@ def seed_of(record: Record, place: int) -> int:
     return (record.seed + place) % 2**32
 
 
-def times(side: int, factor: float, multiple_of: int = 1) -> int:
-    """A side so many times as long, cut to whole pixels the same way everywhere."""
-    return max(side * round(factor * 1000) // 1000 // multiple_of, 1) * multiple_of
+BLOCK = 8
+"""Pixels; sides of images that servers make are whole numbers of blocks."""
+
+
+def times(side: int, factor: float, multiple_of: int = BLOCK) -> int:
+    """A side so many times as long, cut the same way everywhere: as WebUI does it, which asks
+    nobody.
+
+    >>> times(100, 1.5), times(512, 2.0)
+    (144, 1024)
+    """
+    return max(int(side * factor) // multiple_of, 1) * multiple_of
+
+
+def listed(names: Sequence[str], wanted: str = "") -> str:
+    """The first of them, those like `wanted` before all others, each whole.
+
+    >>> listed(["Lanczos", "Nearest"], "nearset")
+    'Nearest, Lanczos'
+    """
+    by_word = {name.lower(): name for name in reversed(names)}
+    near = [by_word[one] for one in get_close_matches(wanted.lower()[:100], by_word, 3)]
+    some = list(dict.fromkeys([*near, *names]))
+    more = f" and {len(some) - LISTED} more" if len(some) > LISTED else ""
+    return f"{', '.join(some[:LISTED])}{more}" or "none"
 
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")

@@ -35,6 +35,24 @@ def choices(
     return [one for one in offered if task in tasks_of([one["type"]])]
 
 
+def tidy(options: dict[str, Any], folder: str) -> None:
+    """Gives back what a job that was killed has left changed at an image server. `folder`: where
+    jobs take turns."""
+    if options["type"] == "webui":
+        from corral.runtime.pipeline.webui.user_settings import give_back_left
+
+        give_back_left(options, folder)
+
+
+def names_of(options: dict[str, Any]) -> dict[str, list[str]]:
+    """What else an image server has, by kind: see `ImageServer.names`."""
+    if options["type"] == "webui":
+        from corral.runtime.pipeline.webui.stock import names
+    else:
+        from corral.runtime.pipeline.comfyui.offer import names
+    return names(options)
+
+
 def offer_of(options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The stages that an image server can do, and its models with their sha256 where it knows.
     Raises `StageFailed` where it does not answer."""

@@ -17,6 +17,7 @@ from PIL import UnidentifiedImageError
 from PIL.Image import Image
 
 from corral import __version__, job
+from corral.core.images.backends import SERVERS
 from corral.core.images.pipeline import Record, Stage, Txt2Img, digest_of, spelled_out, stage_name
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.files.transfer import Transfer, TransferRefused
@@ -28,8 +29,7 @@ from corral.runtime.pipeline.kinds import choices, open_backend
 if TYPE_CHECKING:
     from corral.runtime.order import Document, Order, PipelineWork, Renderer
 
-SERVERS = frozenset({"webui", "comfyui"})
-"""Backends that are somebody else's program: it may answer with anything."""
+SILENT = ("backend_down", "backend_silent")
 ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What an answer of an unexpected form raises, wherever it is looked at."""
 PROGRESS_S = 0.05
@@ -175,12 +175,12 @@ class Pipelines:
             try:
                 rendered = backend.render(stage, record, made, tell)
             except StageFailed as error:
-                if error.code not in ("model_missing", "stage_missing", "backend_down"):
+                if error.code not in ("model_missing", "stage_missing", *SILENT):
                     raise
                 lacking.append((backend.name, error))
                 continue
             except ODD as error:
-                if options["type"] not in SERVERS:
+                if options["type"] not in SERVERS:  # somebody else's may answer with anything
                     raise
                 said = f"{type(error).__name__}: {error}"
                 raise StageFailed(
@@ -193,12 +193,12 @@ class Pipelines:
             if len(rendered.images) > MOST_IMAGES:
                 count = len(rendered.images)
                 raise StageFailed("backend_mismatch", f"{backend.name} gave {count} images back.")
-            silent = [one.message for _, one in lacking if one.code == "backend_down"]
+            silent = [one.message for _, one in lacking if one.code in SILENT]
             rendered.warnings = [*silent, *rendered.warnings]
             return backend.name, rendered
         if lacking:  # one that is down may have it; else the one counts that its owner prefers
-            down = (one for one in lacking if one[1].code == "backend_down")
-            tell.backend, first = next(down, lacking[0])
+            lacking.sort(key=lambda one: (*SILENT, one[1].code).index(one[1].code))
+            tell.backend, first = lacking[0]
             raise StageFailed(first.code, " ".join(one.message for _, one in lacking))
         wanted = begun_with or record.backend or "real"
         raise StageFailed("stage_missing", f"This worker has no {wanted} backend for the record.")

@@ -42,5 +42,5 @@ def _flat(path: str, part: Struct) -> Iterator[tuple[str, str]]:
         value: Any = getattr(part, name)
         if isinstance(value, Struct):
             yield from _flat(f"{path}.{name}", value)
-        elif value is not None:
+        elif value is not None and (name, value) != ("steps", 0):  # as many as the record says
             yield f"{path}.{name}", f"{value:g}" if isinstance(value, float) else str(value)

@@ -10,10 +10,10 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 from PIL.Image import Image
 
 from corral.core.images.backends import Workflow
@@ -27,9 +27,19 @@ from corral.core.images.pipeline import (
     stage_name,
 )
 from corral.runtime.pipeline import images
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell, seed_of, stop_if_cancelled
+from corral.runtime.pipeline.backend import (
+    Rendered,
+    StageFailed,
+    Tell,
+    later_than,
+    listed,
+    seed_of,
+    stop_if_cancelled,
+    unless_begun,
+)
 from corral.runtime.pipeline.comfyui import errors, graphs
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
+from corral.runtime.pipeline.comfyui.ended_prompt import EndedPrompt, ended
 from corral.runtime.pipeline.comfyui.graphs import Graph
 from corral.runtime.pipeline.comfyui.names import by_key, files_like
 from corral.runtime.pipeline.comfyui.progress import GraphProgress
@@ -38,6 +48,7 @@ from corral.runtime.pipeline.comfyui.server import (
     Busy,
     ComfyUIServer,
     Events,
+    Refused,
     Unanswered,
     versions_of,
 )
@@ -60,14 +71,6 @@ PACKS = {
 }
 
 
-class EndedPrompt(Struct):
-    """A prompt that succeeded."""
-
-    outputs: dict[str, Any]
-    seconds: float
-    cached: set[str]
-
-
 class ComfyUI:
     name = "comfyui"
 
@@ -86,12 +89,19 @@ class ComfyUI:
         self._server = ComfyUIServer(url, username, password, answer_s=answer_s)
         self._workflow: Workflow | None = msgspec.convert(workflow, Workflow | None)
         self._patience_s, self._busy_s, self._look_s = patience_s, busy_s, look_s
+        self._begun = False
+        """Something was submitted for this stage."""
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
+        self._begun = False
         try:
             return self._render(stage, record, images, tell)
+        except Refused as error:
+            raise StageFailed("stage_missing", self._down(str(error)).message) from error
         except Unanswered as error:
-            raise self._down(str(error)) from error
+            raise unless_begun(self._down(str(error)), self._begun) from error
+        except StageFailed as failed:
+            raise unless_begun(failed, self._begun) from failed
 
     def _render(
         self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell
@@ -103,6 +113,8 @@ class ComfyUI:
         try:
             # Before anything is submitted: what is said before is gone.
             self._patiently(tell, events.connect, gone_s=0.0)
+            for later in later_than(stage, record):
+                self._patiently(tell, partial(self._drawn_up, later, record, 0, "", (64, 64)))
             for place in range(count):
                 image = images[place] if images else None
                 self._one(stage, record, place, count, image, events, tell, rendered)
@@ -129,12 +141,12 @@ class ComfyUI:
 
         graph, ended = self._execute(make, events, tell, (place, count))
         made = self._patiently(tell, lambda: self._fetch(graph, ended))
+        kind = graph.nodes[graph.output]["class_type"]
         if made is None:
-            # Answered from its cache, with a file that somebody removed since.
-            graph, anew = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
-            made = self._patiently(tell, lambda: self._fetch(graph, anew))
+            raise StageFailed(
+                "exception", f"ComfyUI no longer has the file that its {kind} made just now."
+            )
         if not made:
-            kind = graph.nodes[graph.output]["class_type"]
             raise StageFailed(
                 "backend_mismatch",
                 f"ComfyUI reports success and has no image of node {graph.output} ({kind}).",
@@ -150,18 +162,26 @@ class ComfyUI:
         self, stage: Stage, record: Record, seed: int, image: Image | None, rendered: Rendered
     ) -> Graph:
         """Made anew for each submission: a server that restarted may have lost the image too."""
-        own = self._workflow
-        if own is not None and own.stage != stage_name(stage):
-            own = None
-        place = "temp" if own is None else "input"
+        place = "temp" if self._own(stage) is None else "input"
         name = self._server.upload(images.to_png(image), place) if image is not None else ""
-        if own is not None:
-            graph, warnings, about = comfyui_workflow.fill(
-                own, self._server, self._pick, stage, record, seed, name
-            )
-            rendered.warnings = list(dict.fromkeys([*rendered.warnings, *warnings]))
+        size = image.size if image is not None else (0, 0)
+        graph, warnings, about = self._drawn_up(stage, record, seed, name, size)
+        rendered.warnings = list(dict.fromkeys([*rendered.warnings, *warnings]))
+        if about:
             rendered.info["workflow"] = about
-            return graph
+        return graph
+
+    def _own(self, stage: Stage) -> Workflow | None:
+        own = self._workflow
+        return own if own is not None and own.stage == stage_name(stage) else None
+
+    def _drawn_up(
+        self, stage: Stage, record: Record, seed: int, name: str, size: tuple[int, int]
+    ) -> tuple[Graph, list[str], dict[str, str]]:
+        """With warnings, and what a card says of a workflow. All names in it are the server's."""
+        own = self._own(stage)
+        if own is not None:
+            return comfyui_workflow.fill(own, self._server, self._pick, stage, record, seed, name)
         match stage:
             case Txt2Img():
                 graph = graphs.txt2img(stage, record, seed, self._pick)
@@ -171,10 +191,9 @@ class ComfyUI:
                 self._has(stage, ("FaceDetailer", "UltralyticsDetectorProvider"))
                 graph = graphs.adetailer(stage, record, seed, name, self._pick)
             case Upscale():
-                size = image.size if image is not None else (0, 0)
                 graph = graphs.upscale(stage, record, name, size, self._pick)
         self._has(stage, graph.kinds)
-        return graph
+        return graph, [], {}
 
     def _has(self, stage: Stage, kinds: Sequence[str]) -> None:
         lacking = self._server.missing(kinds)
@@ -216,7 +235,7 @@ class ComfyUI:
                 f"It has {bare[0]} as a diffusion model, without text encoder and VAE: give this "
                 "worker a workflow of your own that loads these."
                 if bare
-                else f"It has: {', '.join(offered)[:400] or 'none at all'}."
+                else f"It has {listed(offered, wanted)}."
             ),
         )
 
@@ -260,10 +279,12 @@ class ComfyUI:
         the history has of before."""
         prompt_id = str(uuid.uuid4())
         try:
+            self._begun = True
             with suppress(Unanswered):  # it may have arrived all the same
-                prompt_id = self._server.submit(graph.nodes, events.client_id, prompt_id)
+                nodes = graphs.rendered_anew(graph.nodes, prompt_id)
+                prompt_id = self._server.submit(nodes, events.client_id, prompt_id)
             entry, waited_s = self._follow(prompt_id, events, progress)
-            return _ended(entry, waited_s, graph, progress) if entry is not None else None
+            return ended(entry, waited_s, graph, progress) if entry is not None else None
         except StageFailed:
             raise
         except BaseException:
@@ -342,47 +363,3 @@ class ComfyUI:
 
     def close(self) -> None:
         self._server.close()
-
-
-def _ended(
-    entry: dict[str, Any], waited_s: float, graph: Graph, progress: GraphProgress
-) -> EndedPrompt:
-    """Raises StageFailed where it did not succeed. An interrupt reads as an error there: only the
-    messages tell one from the other."""
-    status = entry.get("status") or {}
-    said = dict(status.get("messages", ()))
-    outputs = entry.get("outputs") or {}
-    if not outputs.get(graph.output):
-        said = {**progress.heard, **said}
-    if "execution_interrupted" in said:
-        raise StageFailed(
-            "exception",
-            "Somebody interrupted it at the ComfyUI server. It is tried again as often as its "
-            "`retries` allow.",
-        )
-    if "execution_error" in said:
-        raise errors.failed(said["execution_error"])
-    if status and status.get("status_str") != "success":
-        raise StageFailed(
-            "exception", f"ComfyUI reports {status.get('status_str')!r} and no reason."
-        )
-    began = said.get("execution_start", {}).get("timestamp")
-    done = said.get("execution_success", {}).get("timestamp")
-    timed = isinstance(began, int | float) and isinstance(done, int | float)
-    return EndedPrompt(
-        outputs=outputs,
-        seconds=max(done - began, 0) / 1000 if timed else waited_s,
-        cached=set(said.get("execution_cached", {}).get("nodes", ())),
-    )
-
-
-def _saved_anew(graph: Graph) -> Graph:
-    """The same image under a name of its own, so that the server writes a file again."""
-    node = graph.nodes[graph.output]
-    if node["class_type"] not in ("PreviewImage", "SaveImage"):
-        raise StageFailed(
-            "exception", f"ComfyUI no longer has the file that its {node['class_type']} made."
-        )
-    inputs = {**node["inputs"], "filename_prefix": f"corral/{uuid.uuid4().hex}"}
-    graph.nodes[graph.output] = {"class_type": "SaveImage", "inputs": inputs}
-    return graph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ from corral.core.images.backends import Workflow
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
-from corral.runtime.pipeline.comfyui.server import ComfyUIServer, Unanswered
+from corral.runtime.pipeline.comfyui.names import RESIZES
+from corral.runtime.pipeline.comfyui.server import Busy, ComfyUIServer, Unanswered
 
 NODES = {
     "txt2img": ("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler",
@@ -30,16 +32,54 @@ def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
     server = ComfyUIServer(options["url"], options["username"], options["password"])
     # Our own graphs read checkpoints alone, a user's may begin with a bare model.
     places = [("CheckpointLoaderSimple", "ckpt_name"), *_places(options)]
-    try:
+
+    def look() -> tuple[tuple[str, ...], dict[str, str]]:
         models = plain([file for place in places for file in server.choices(*place)])
         stages = tuple(stage for stage, kinds in NODES.items() if not server.missing(kinds))
         return stages, dict.fromkeys(models, "")
+
+    try:
+        for _ in range(BUSY_LOOKS - 1):
+            with suppress(Busy):
+                return look()
+        return look()
     except Unanswered as error:
-        raise StageFailed(
+        failed = StageFailed(
             "backend_down", f"No answer from the ComfyUI at {server.url} ({error})."
-        ) from error
+        )
+        failed.hangs = isinstance(error, Busy)
+        raise failed from error
     finally:
         server.close()
+
+
+BUSY_LOOKS = 3
+"""Answers out of time in a row that are a silent server; fewer are one that loads a model."""
+NAMED = {
+    "sampler": ("KSampler", "sampler_name"),
+    "schedule": ("KSampler", "scheduler"),
+    "VAE": ("VAELoader", "vae_name"),
+    "LoRA": ("LoraLoader", "lora_name"),
+    "upscaler": ("UpscaleModelLoader", "model_name"),
+}
+
+
+def names(options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """See `kinds.names_of`."""
+    server = ComfyUIServer(options["url"], options["username"], options["password"])
+    try:
+        found = {
+            kind: server.choices(node, field)
+            for kind, (node, field) in NAMED.items()
+            if server.about(node) is not None
+        }
+    except Unanswered:
+        return {}
+    finally:
+        server.close()
+    if "upscaler" in found:
+        found["upscaler"] += RESIZES
+    return found
 
 
 def _places(options: Mapping[str, Any]) -> list[tuple[str, str]]:

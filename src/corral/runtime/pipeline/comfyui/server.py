@@ -38,6 +38,10 @@ class Unanswered(Exception):
     """No answer, or one that only a server in trouble gives."""
 
 
+class Refused(Unanswered):
+    """By what answers there, which stays so: no outage."""
+
+
 class Busy(Unanswered):
     """It took the connection and then said nothing: it is there. One thread of it answers, and
     that waits for Python's lock while another reads a model, or while all cores calculate."""
@@ -85,9 +89,8 @@ class Events:
             )
             self.connections += 1
         except InvalidStatus as error:
-            raise Unanswered(
-                f"{error}; a proxy before it must let WebSockets through to /ws"
-            ) from error
+            said = f"{error}; a proxy before it must let WebSockets through to /ws"
+            raise (Unanswered if error.response.status_code >= 500 else Refused)(said) from error
         except (OSError, EOFError, WebSocketException) as error:
             said = str(error) or type(error).__name__
             if isinstance(error, TimeoutError) and "handshake" in said:

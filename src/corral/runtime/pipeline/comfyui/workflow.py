@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import hashlib
 from codecs import BOM_UTF8
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import fields
 
 from corral.core.images.backends import Workflow
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
@@ -17,6 +19,21 @@ from corral.runtime.pipeline.comfyui.names import OWN_VAE, sampler_and_scheduler
 from corral.runtime.pipeline.comfyui.server import ComfyUIServer
 
 NUMBERS = ("steps", "cfg_scale", "width", "height", "clip_skip", "denoise", "factor")
+WORDS = ("sampler", "scheduler")
+LEFT_OPEN = {"sampler": ("", "euler"), "scheduler": ("", "normal", "automatic")}
+"""What a plan that does not say has in its records."""
+FIXED = {
+    "sampler": "sampler_name",
+    "scheduler": "scheduler",
+    "steps": "steps",
+    "cfg_scale": "cfg",
+    "width": "width",
+    "height": "height",
+    "clip_skip": "stop_at_clip_layer",
+    "denoise": "denoise",
+    "factor": "scale_by",
+}
+"""The inputs of usual nodes where a workflow has its own."""
 NAMES = ("positive", "negative", "model", "vae", "sampler", "scheduler", "image", "seed")
 TEXTS = ("positive", "negative")
 LINKED = (
@@ -50,7 +67,12 @@ def fill(
     nodes, digest = read(workflow.file)
     places = places_of(workflow, nodes)
     values = _values(stage, record, seed, image)
-    _closed(workflow, stage, record, values)
+    unheard = [
+        name
+        for name in (*WORDS, *NUMBERS)
+        if name in values and name not in places and not _says(nodes, name, values[name])
+    ]
+    _closed(workflow, stage, record, values, unheard)
     _known(workflow, server, nodes, places)
     graph = Graph(pick)
     graph.nodes = nodes
@@ -67,7 +89,6 @@ def fill(
         # It tells its image once, to whoever listens just then; a preview can be asked for.
         images = nodes[graph.output]["inputs"].get("images")
         nodes[graph.output] = {"class_type": "PreviewImage", "inputs": {"images": images}}
-    unheard = [name for name in NUMBERS if name in values and name not in places]
     warnings = (
         [f"The workflow has its own {', '.join(unheard)}: the record's are not in its map."]
         if unheard
@@ -155,13 +176,38 @@ def _values(stage: Stage, record: Record, seed: int, image: str) -> dict[str, An
     return {name: value for name, value in values.items() if value != ""}
 
 
-def _closed(workflow: Workflow, stage: Stage, record: Record, values: dict[str, Any]) -> None:
+def _says(nodes: dict[str, Any], name: str, value: Any) -> bool:
+    """Whether the workflow has just this by itself."""
+    held = [about["inputs"].get(FIXED[name]) for about in nodes.values()]
+    own = [one for one in held if one is not None and not isinstance(one, list)]
+    return bool(own) and all(one == value for one in own)
+
+
+def _is_given(name: str, stage: Stage, record: Record) -> bool:
+    """What a record has as usual, nobody may have asked for."""
+    if name in LEFT_OPEN:
+        return key(getattr(record, name)) not in LEFT_OPEN[name]
+    part = stage if name in stage.__struct_fields__ and name != "steps" else record
+    usual = {field.name: field.default for field in fields(type(part))}
+    return bool(getattr(part, name) != usual[name])
+
+
+def _closed(
+    workflow: Workflow,
+    stage: Stage,
+    record: Record,
+    values: dict[str, Any],
+    unheard: Sequence[str],
+) -> None:
     """What a record says and the workflow would not do is a refusal, never another image."""
     for name in ("positive", "seed", "image"):
         if name in values and name not in workflow.map:
             raise Unusable(workflow.file, f"its map lacks {name!r}: add where it goes, node.input.")
     deaf = [name for name in ("model", "vae", "negative") if values.get(name)]
     deaf = [name for name in deaf if name not in workflow.map]
+    deaf += [name for name in unheard if _is_given(name, stage, record)]
+    if "steps" in unheard and isinstance(stage, Img2Img) and stage.steps:
+        deaf = list(dict.fromkeys([*deaf, "steps"]))
     if record.loras and not isinstance(stage, Upscale):
         deaf.append("loras")
     if isinstance(stage, Txt2Img):

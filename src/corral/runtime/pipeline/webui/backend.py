@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import wait
@@ -10,15 +11,26 @@ from typing import Any
 
 from PIL.Image import Image
 
+from corral.core.images.names import folded
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell, seed_of, stop_if_cancelled
+from corral.runtime.pipeline.backend import (
+    BLOCK,
+    Rendered,
+    StageFailed,
+    Tell,
+    later_than,
+    seed_of,
+    stop_if_cancelled,
+    unless_begun,
+)
 from corral.runtime.pipeline.webui import payloads, truth
 from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
 from corral.runtime.pipeline.webui.server import ANSWER_S, Down, WebUIServer
-from corral.runtime.pipeline.webui.stock import ServerStock, plain
-from corral.runtime.pipeline.webui.truth import Expected, Info
+from corral.runtime.pipeline.webui.stock import ServerStock, last, resizes_plainly
+from corral.runtime.pipeline.webui.truth import Expected, Info, Lossy
 from corral.runtime.pipeline.webui.turn import Turn
+from corral.runtime.pipeline.webui.user_settings import UserSettings
 
 LOOK_S = 0.1
 REFRESHED = ("refresh-checkpoints", "refresh-vae", "refresh-loras")
@@ -41,10 +53,10 @@ class WebUI:
         self._server = WebUIServer(url, username, password, answer_s=answer_s)
         self._folder = folder
         self._stock = ServerStock(self._server)
-        self._settings: frozenset[str] | None = None
+        self._user = UserSettings(self._server, self._stock)
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
-        turn = self._take_turn(tell)
+        turn = self._take_turn(stage, record, tell)
         errand = Errand(
             self._server, turn, lambda errand: self._work(errand, turn, stage, record, images)
         )
@@ -58,32 +70,80 @@ class WebUI:
             raise
         try:
             rendered = errand.ended.result()
-        except Down:
-            self._settings = None
-            self._stock.forget()
-            raise
+        except StageFailed as failed:
+            if isinstance(failed, Down):
+                self._user.forget()
+                self._stock.forget()
+            raise unless_begun(failed, errand.begun) from failed
         tell.progress(1.0, "done")
         return rendered
 
     def close(self) -> None:
         self._server.close()
 
-    def _take_turn(self, tell: Tell) -> Turn:
-        turn = Turn(self._server.url, self._folder)
-        while True:
-            stop_if_cancelled(tell)
-            if turn.take():
-                return turn
-            tell.progress(0.0, "waiting for another job at the same WebUI")
-            time.sleep(LOOK_S)
+    def _take_turn(self, stage: Stage, record: Record, tell: Tell) -> Turn:
+        model = None if isinstance(stage, Upscale) else last(record.model)
+        turn = Turn(self._server.url, self._folder, model)
+        try:
+            while True:
+                stop_if_cancelled(tell)
+                if turn.take():
+                    return turn
+                tell.progress(0.0, "waiting for another job at the same WebUI")
+                time.sleep(LOOK_S)
+        except BaseException:
+            turn.release()
+            raise
 
     def _work(
         self, errand: Errand, turn: Turn, stage: Stage, record: Record, images: Sequence[Image]
     ) -> Rendered:
-        errand.reach()
-        settings = self._prepared(errand)
+        state, down = errand.reach(), False
+        try:
+            settings = self._user.borrow(errand, turn, state)
+            with suppress(Lossy):
+                return self._stage(errand, turn, stage, record, images, settings)
+            turn.write(settled="")
+            settings = self._user.borrow(errand, turn, state)
+            return self._stage(errand, turn, stage, record, images, settings)
+        except Down:
+            down = True  # the next turn gives back
+            raise
+        finally:
+            if not down:
+                self._user.give_back(errand, turn)
+
+    def _stage(
+        self,
+        errand: Errand,
+        turn: Turn,
+        stage: Stage,
+        record: Record,
+        images: Sequence[Image],
+        settings: frozenset[str],
+    ) -> Rendered:
+        look = self._looked_up(errand, stage, record, settings)
+        for later in later_than(stage, record):
+            self._looked_up(errand, later, record, settings)
         if isinstance(stage, Upscale):
             return self._upscaled(errand, stage, images)
+        assert look is not None
+        self._user.lend(turn, look.overrides)
+        loaded = turn.read().get("model") != last(look.model.title)
+        if isinstance(stage, Txt2Img):
+            made = self._drawn(errand, stage, record, look)
+        else:
+            made = self._redrawn(errand, stage, record, look, images)
+        turn.write(model=last((look.refiner or look.model).title))
+        made.loaded = loaded
+        return made
+
+    def _looked_up(
+        self, errand: Errand, stage: Stage, record: Record, settings: frozenset[str]
+    ) -> Look | None:
+        if isinstance(stage, Upscale):
+            self._stock.upscaler(stage.upscaler)
+            return None
         if isinstance(stage, ADetailer):
             if not self._stock.has_detailer():
                 raise StageFailed(
@@ -92,15 +152,9 @@ class WebUI:
                     "there, or let another worker take the job.",
                 )
             self._stock.detector(stage.detector)
-        look = self._look(errand, stage, record, settings)
-        loaded = turn.read().get("model") != plain(look.model.title)
-        if isinstance(stage, Txt2Img):
-            made = self._drawn(errand, stage, record, look)
-        else:
-            made = self._redrawn(errand, stage, record, look, images)
-        turn.write(model=plain((look.refiner or look.model).title))
-        made.loaded = loaded
-        return made
+        if isinstance(stage, Txt2Img) and stage.hires is not None:
+            self._stock.upscaler(stage.hires.upscaler, latent=True)
+        return self._look(errand, stage, record, settings)
 
     def _look(self, errand: Errand, stage: Stage, record: Record, settings: frozenset[str]) -> Look:
         """What is missing may have come after the server last looked into its folders."""
@@ -118,28 +172,6 @@ class WebUI:
                 continue  # an older server, or one without LoRAs
         self._stock.forget()
         return payloads.look_of(stage, record, self._stock, settings)
-
-    def _prepared(self, errand: Errand) -> frozenset[str]:
-        """Overrides of a request are undone only for settings that stand in the server's own
-        configuration. So each is written there once, as it is. `samples_format` alone is changed:
-        the server puts images into files after it has undone the overrides. It may take as long as
-        an image: a setting that is new there waits for whatever the server does."""
-        if self._settings is None:
-            options: dict[str, Any] = self._server.get("options")
-            known = {name: options[name] for name in payloads.OVERRIDDEN if name in options}
-            if "sd_model_checkpoint" not in known:
-                raise StageFailed(
-                    "backend_mismatch",
-                    f"The WebUI at {self._server.url} has no setting for its model.",
-                )
-            if not self._stock.takes(str(known["sd_model_checkpoint"] or "")):
-                del known["sd_model_checkpoint"]  # it would be refused, and every request names one
-            written = {name: value for name, value in known.items() if value is not None}
-            if "samples_format" in written:
-                written["samples_format"] = payloads.FIXED["samples_format"]
-            errand.call("options", written)
-            self._settings = frozenset({*known, "sd_model_checkpoint"})
-        return self._settings
 
     def _drawn(self, errand: Errand, stage: Txt2Img, record: Record, look: Look) -> Rendered:
         base = (record.width, record.height)
@@ -159,7 +191,7 @@ class WebUI:
                 refined=stage.refiner is not None
                 and stage.refiner.switch_at < (record.steps - 1) / record.steps,
             )
-            self._add(made, errand.call("txt2img", body), expected)
+            self._add(made, stage, errand.call("txt2img", body), expected)
         return made
 
     def _redrawn(
@@ -187,7 +219,7 @@ class WebUI:
                 detector=detector,
             )
             body = payloads.img2img(stage, record, look, seed, image, size)
-            self._add(made, errand.call("img2img", body), expected)
+            self._add(made, stage, errand.call("img2img", body), expected)
         return made
 
     def _upscaled(self, errand: Errand, stage: Upscale, images: Sequence[Image]) -> Rendered:
@@ -199,24 +231,34 @@ class WebUI:
             found = truth.decoded(str(answer.get("image") or ""), self._server.url)
             wanted = payloads.grown(image.size, stage.factor)
             # Where a side is no whole number of blocks, releases round in different ways.
-            truth.complain(truth.sizes([found], wanted, payloads.BLOCK), self._server.url)
+            truth.complain(truth.sizes([found], wanted, BLOCK), self._server.url)
+            if truth.is_resized(image, found) and not resizes_plainly(body["upscaler_1"]):
+                self._stock.forget()
+                raise StageFailed(
+                    "model_missing",
+                    f"The WebUI at {self._server.url} could not load the upscaler "
+                    f"{body['upscaler_1']!r} and only resized the image. Its log says why.",
+                )
             made.images.append(found)
             made.seconds += seconds
+            made.info = {"models": _of_upscaler(body["upscaler_1"])}
         return made
 
-    def _add(self, made: Rendered, answered: tuple[Any, float], expected: Expected) -> None:
+    def _add(
+        self, made: Rendered, stage: Stage, answered: tuple[Any, float], expected: Expected
+    ) -> None:
         answer, seconds = answered
         images, info = truth.images_of(answer, expected, self._server.url)
         made.images += images
         made.seeds += expected.seeds
         made.seconds += seconds
-        made.info = self._about(info, expected.look)
+        made.info = self._about(info, stage, expected.look)
         if not made.warnings and not info.get("sd_model_hash"):
             made.warnings.append(
                 f"The WebUI does not hash its models: {expected.look.model.title} was told by name."
             )
 
-    def _about(self, info: Info, look: Look) -> dict[str, Any]:
+    def _about(self, info: Info, stage: Stage, look: Look) -> dict[str, Any]:
         """For the card. A server hashes a model when it first loads it, so the list is asked for
         again where it had none."""
         model = look.model
@@ -229,7 +271,18 @@ class WebUI:
             models[str(info["sd_vae_name"])] = str(info.get("sd_vae_hash") or "")
         if look.refiner is not None:
             models[look.refiner.name] = look.refiner.sha256 or look.refiner.hash
+        hashes = str((info.get("extra_generation_params") or {}).get("Lora hashes") or "")
+        told = dict(re.findall(r"([^:,]+): ([0-9a-f]+)", hashes))
+        models |= {name: told.get(name, "") for name in look.loras}
+        hires = stage.hires if isinstance(stage, Txt2Img) else None
+        if hires is not None and not folded(hires.upscaler).startswith("latent"):
+            models |= _of_upscaler(self._stock.upscaler(hires.upscaler, latent=True))
         about: dict[str, Any] = {"models": models}
         if info.get("version"):
             about["versions"] = {"webui": str(info["version"])}
         return about
+
+
+def _of_upscaler(name: str) -> dict[str, str]:
+    """For the card. No server tells a hash of it."""
+    return {} if resizes_plainly(name) else {name: ""}

@@ -25,11 +25,7 @@ STALLED_S = 900.0
 and hashes, before it says that it is busy: minutes from a slow disk."""
 OTHERS_S = 900.0
 """How long somebody else's image is waited for."""
-COMING_S = 300.0
-"""How long one that went down just now is waited for: somebody starts it again. Longer than it may
-take: whoever finds it down after that has it started once more, in the middle of its start."""
-MARKED_S = 600.0
-"""After that, it is a new failure."""
+IMAGES = ("txt2img", "img2img", "extra-single-image")
 STOPPING_S = 60.0
 """How long a server may take to notice an interrupt; it loads a model first."""
 
@@ -52,6 +48,11 @@ class Errand:
         """Progress of this stage, for the thread that may tell it."""
         self.share = (0, 1)
         """Which of how many calls this is."""
+        self.begun = False
+        """An image was asked for."""
+        self.ended_began = ""
+        """When the server began what it did last for us, by its own clock, where nobody else was
+        there since."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="webui", daemon=True).start()
@@ -66,6 +67,7 @@ class Errand:
         it: that of an interrupted one looks like any other, with a part of the image."""
         before = self.idle()
         self._turn.write(busy=True)
+        self.begun |= path in IMAGES
         sent = self._send(path, body)
         untouched = not before.interrupted
         began = looked = alive = time.monotonic()
@@ -102,31 +104,24 @@ class Errand:
                 state = self._now()
                 self._turn.write(over="" if state is None or state.idle else state.began)
             raise
+        after = self._now() if untouched else None
+        self.ended_began = after.began if after is not None and after.idle else ""
         # The sign stays until the next job begins.
-        if untouched and (state := self._now()) is not None and state.interrupted:
+        if after is not None and after.interrupted:
             raise StageFailed(
                 "exception",  # the same server may well do it the next time
                 f"Somebody interrupted the WebUI at {self._server.url}: the image is unfinished.",
             )
         return answer
 
-    def reach(self) -> None:
-        """One that is found down fails its job at once, which has it started again; the next job
-        waits for it."""
-        down_s = time.time() - float(self._turn.read().get("down") or 0)
+    def reach(self) -> ServerState:
+        """One that is found down fails its job at once, which has it started again. The job waits
+        where it keeps nobody from anything: in the queue."""
         while True:
-            try:
-                with suppress(Late):
-                    self._server.state()
-                    self._turn.write(down=0)
-                    return
-            except StageFailed:  # also its pages without its API, or a proxy's: it is not ready
-                if not 0 <= down_s < COMING_S:
-                    raise
-            self.heard = (0.0, "waiting for the WebUI to come up again")
-            if self.stopping.wait(1.0):
+            with suppress(Late):
+                return self._server.state()
+            if self.stopping.wait(POLL_S):
                 raise Stopped
-            down_s += 1.0
 
     def idle(self) -> ServerState:
         """Waits until the server is. What was left there by one of us who died is interrupted, and
@@ -151,6 +146,17 @@ class Errand:
             f"The WebUI at {self._server.url} has been busy with something else for "
             f"{OTHERS_S / 60:g} minutes.",
         )
+
+    def quiet(self, patience_s: float) -> ServerState:
+        """Idle soon, also for one whose caller is gone. Raises Late."""
+        until = time.monotonic() + patience_s
+        while True:
+            state = self._server.state()
+            if state.idle:
+                return state
+            if time.monotonic() > until:
+                raise Late
+            time.sleep(POLL_S)
 
     def _send(self, path: str, body: dict[str, Any]) -> Future[tuple[Any, float]]:
         """A request that nobody can break off."""
@@ -180,7 +186,7 @@ class Errand:
     def _hear(self, state: ServerState, fresh: bool) -> None:
         """Until the job has begun to count, its steps are those of the job before."""
         place, count = self.share
-        if not fresh or state.jobs < 0:
+        if not fresh or state.jobs < 0 or not state.steps:
             self.heard = (max(place / count, self.heard[0]), "starting")
             return
         done = (place + min(max(state.fraction, 0.0), 1.0)) / count
@@ -205,17 +211,10 @@ class Errand:
         try:
             rendered = self._work(self)
         except BaseException as error:  # raised again where the result is asked for
-            if isinstance(error, Down):
-                self._mark(error)
+            if isinstance(error, Down) and error.gone:
+                self._turn.write(busy=False)
             self._turn.release()
             self.ended.set_exception(error)
         else:
             self._turn.release()
             self.ended.set_result(rendered)
-
-    def _mark(self, failed: Down) -> None:
-        if failed.gone:
-            self._turn.write(busy=False)
-        now = time.time()
-        if not 0 <= now - float(self._turn.read().get("down") or 0) < MARKED_S:
-            self._turn.write(down=now)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from PIL.Image import Image
 
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import StageFailed, seed_of
+from corral.runtime.pipeline.backend import StageFailed, seed_of, times
 from corral.runtime.pipeline.images import to_png
 from corral.runtime.pipeline.webui.stock import ServerModel, ServerStock, Word
 
@@ -21,8 +21,6 @@ MOST_IMAGES = 8
 MOST_PIXELS = 16 * 1024 * 1024
 """Of one request. A server takes a hundred thousand images too, and dies of them."""
 MOST_UPSCALED = 128 * 1024 * 1024
-BLOCK = 8
-"""Pixels; sizes are whole numbers of blocks."""
 STEPPED = ("DDIM", "DDIM CFG++", "PLMS", "UniPC")
 """Samplers whose eta is 0 unless somebody says otherwise; that of all others is 1."""
 DISTILLED = 3.5
@@ -315,9 +313,7 @@ def upscale(stage: Upscale, image: Image, stock: ServerStock) -> dict[str, Any]:
 
 
 def grown(size: tuple[int, int], factor: float) -> tuple[int, int]:
-    """As the server reckons: whole blocks of eight pixels."""
-    wide, tall = (int(side * factor) // BLOCK * BLOCK for side in size)
-    return wide, tall
+    return times(size[0], factor), times(size[1], factor)
 
 
 def encoded(image: Image) -> str:

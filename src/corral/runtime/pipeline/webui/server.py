@@ -42,6 +42,7 @@ class Down(StageFailed):
     def __init__(self, message: str, *, gone: bool = False) -> None:
         super().__init__("backend_down", message)
         self.gone = gone
+        self.hangs = not gone
         """And what it did is gone with it. One that hangs may come back to it."""
 
 
@@ -114,6 +115,11 @@ class WebUIServer:
         with suppress(ValueError):
             taken = min(float(answer.headers.get("X-Process-Time", taken)), taken)
         return self._read(answer), taken
+
+    def change(self, settings: dict[str, Any]) -> None:
+        """A new model, or VAE, is loaded before it answers."""
+        timeout = httpx.Timeout(LONG_S, connect=CONNECT_S)
+        self._read(self._insist("POST", "sdapi/v1/options", settings, timeout=timeout))
 
     def state(self) -> ServerState:
         """Raises Late: the next one may be in time."""

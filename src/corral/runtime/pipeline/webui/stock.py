@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral.core.images.names import folded
 from corral.core.images.pipeline import ADETAILER, STAGES
 from corral.runtime.pipeline import backend
 from corral.runtime.pipeline.backend import StageFailed
@@ -25,6 +26,9 @@ ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
 SHA_SHOWN = 10
 """Digits of a sha256 in a title."""
 HASH = re.compile(r"\s*\[[0-9a-f]{4,64}\]$", re.IGNORECASE)
+REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+RESIZES = ("lanczos", "nearest")
+"""Upscalers that need no file."""
 PLAINLY = ("normal", "uniform")
 """One schedule by two names, of which 1.9 has only the second; before, that of a plain name."""
 
@@ -38,10 +42,8 @@ def last(name: str) -> str:
     return plain(name).rsplit("/", 1)[-1]
 
 
-def folded(name: str) -> str:
-    """`DPM++ 2M`, `dpmpp_2m` and `k_dpmpp_2m` are one sampler."""
-    letters = re.sub(r"[^a-z0-9+]", "", name.lower().removeprefix("k_"))
-    return letters.replace("++", "pp").replace("ancestral", "a")
+def resizes_plainly(upscaler: str) -> bool:
+    return folded(upscaler) in RESIZES
 
 
 class ServerModel(Struct, frozen=True):
@@ -135,6 +137,10 @@ class ServerStock:
         wanted = (name for name in names.split(",") if plain(name) not in ("", "none"))
         return tuple(self._vae(name, "sd-modules") for name in wanted)
 
+    def vaes(self) -> list[str]:
+        listed = [*(self._optional("sd-vae") or []), *(self._optional("sd-modules") or [])]
+        return [str(one.get("model_name") or "") for one in listed]
+
     def _vae(self, name: str, path: str) -> str:
         names = [str(one.get("model_name") or "") for one in self._optional(path) or []]
         for one in names:
@@ -149,6 +155,11 @@ class ServerStock:
                 if last(name) == last(spelling) not in ("", "none"):
                     return str(one[0])
         raise self._lacks("LoRA", name, [one[0] for one in known])
+
+    def loras(self) -> list[tuple[str, str]]:
+        """What each is called, by its file and by what that says of itself."""
+        known = self._kept("loras", self._loras, LORAS_FRESH_S)
+        return [(one[0], one[2]) for one in known]
 
     def _loras(self) -> list[tuple[str, ...]]:
         """Without all that training wrote into the files, which is megabytes of each."""
@@ -215,16 +226,37 @@ class ServerStock:
         return self.sampler(f"{sampler} {schedule}")
 
     def upscaler(self, name: str, *, latent: bool = False) -> str:
-        names = [str(one["name"]) for one in self._list("upscalers") if one["name"] != "None"]
+        names = self.upscalers()
         if latent:
             modes = self._optional("latent-upscale-modes") or []
-            names = [*(str(one["name"]) for one in modes), *names]
-        if name in names:
-            return name
-        for known in names:
-            if folded(name) and folded(known) == folded(name):  # nothing is left of other scripts
-                return known
-        raise self._lacks("upscaler", name, names)
+            names = {**{str(one["name"]): "" for one in modes}, **names}
+        known = name if name in names else ""
+        for one in names:
+            if not known and folded(name) and folded(one) == folded(name):  # of other scripts, ""
+                known = one
+        if not known:
+            raise self._lacks("upscaler", name, [one for one in names if not names[one]])
+        if names[known]:
+            self.forget()
+            raise StageFailed(
+                "model_missing",
+                f"The WebUI at {self._server.url} lists the upscaler {known!r} and {names[known]}: "
+                "it would resize plainly and say nothing. Put the file into its models folder.",
+            )
+        return known
+
+    def upscalers(self) -> dict[str, str]:
+        """By name: why it cannot be loaded, where that shows. Those without a file that are no
+        plain resize fetch it when they are first used, or fail to."""
+        found = {}
+        for one in self._list("upscalers"):
+            name, path = str(one["name"]), str(one.get("model_path") or "")
+            lacks = "has no file for it" if not path and not resizes_plainly(name) else ""
+            if REMOTE.match(path):
+                lacks = f"has not fetched its file ({path})"
+            if name != "None":
+                found[name] = lacks
+        return found
 
     def has_detailer(self) -> bool:
         scripts = self._list("scripts").get("img2img") or []
@@ -242,11 +274,11 @@ class ServerStock:
         raise self._lacks(kind, name, [word.name for word in words])
 
     def _lacks(self, kind: str, name: str, has: Sequence[str]) -> StageFailed:
-        few = ", ".join(has[:8]) + (f" and {len(has) - 8} more" if len(has) > 8 else "")
         self.forget()  # it may be there the next time
         return StageFailed(
             "model_missing",
-            f"The WebUI at {self._server.url} has no {kind} {name!r}. It has {few or 'none'}.",
+            f"The WebUI at {self._server.url} has no {kind} {name!r}. "
+            f"It has {backend.listed(has, name)}.",
         )
 
     def _list(self, path: str) -> Any:
@@ -271,6 +303,23 @@ def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
         lacking = () if stock.has_detailer() else (ADETAILER,)
         models = {model.title: model.sha256 for model in stock.models()}
         return tuple(stage for stage in STAGES if stage not in lacking), models
+    finally:
+        server.close()
+
+
+def names(options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """See `kinds.names_of`."""
+    server = WebUIServer(options["url"], options["username"], options["password"])
+    try:
+        stock = ServerStock(server)
+        found = {
+            "sampler": [word.name for word in stock.samplers()],
+            "schedule": [word.name for word in stock.schedules()],
+            "LoRA": [name for known in stock.loras() for name in known if name],
+            "upscaler": [name for name, lacks in stock.upscalers().items() if not lacks],
+            "VAE": stock.vaes(),
+        }
+        return {kind: has for kind, has in found.items() if has or kind == "LoRA"}
     finally:
         server.close()
 

@@ -12,18 +12,31 @@ from typing import Any
 
 from msgspec import Struct
 from PIL import Image as Images
+from PIL import ImageChops
 from PIL.Image import Image
 
+from corral.core.images.names import folded
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.images import KINDS
 from corral.runtime.pipeline.webui.payloads import LORAS_TOLD, MODULES, Look
-from corral.runtime.pipeline.webui.stock import AUTOMATIC, Word, folded, last
+from corral.runtime.pipeline.webui.stock import AUTOMATIC, Word, last
 
 Info = dict[str, Any]
 TAG = re.compile(r"<[a-z]+:[^>]*>", re.IGNORECASE)
 """Of a LoRA, or another network: some servers take them out of the prompt that they tell."""
 MODULE = re.compile(r'(?:^|, )Module \d+: ("[^"]*"|[^,]+)')
 SCHEDULE = re.compile(r"(?:^|, )Schedule type: ([^,]+)")
+
+
+class Lossy(StageFailed):
+    """Its user has chosen another format for files, since we looked."""
+
+    def __init__(self, url: str, kind: str | None) -> None:
+        super().__init__(
+            "backend_mismatch",
+            f"The WebUI at {url} sent {kind}, which loses pixels. Set its file format for images "
+            "to png.",
+        )
 
 
 class Expected(Struct, frozen=True):
@@ -52,7 +65,8 @@ def images_of(answer: Any, expected: Expected, url: str) -> tuple[list[Image], I
     if len(sent) > len(expected.seeds) and info.get("all_seeds"):
         del sent[len(expected.seeds) :]  # an extension's own, behind ours: maps, masks, previews
     if len(sent) != len(expected.seeds):
-        wrong.append(f"{len(sent)} images, not {len(expected.seeds)}")
+        images = f"{len(sent)} image{'s' * (len(sent) != 1)}"
+        wrong.append(f"{images}, not {len(expected.seeds)}")
     made = [decoded(data, url) for data in sent]
     wrong += sizes(made, expected.size)
     complain(wrong, url)
@@ -135,13 +149,24 @@ def decoded(data: str, url: str) -> Image:
             "backend_mismatch", f"The WebUI at {url} sent something that is no image: {error}."
         ) from error
     if image.format != "PNG":
-        raise StageFailed(
-            "backend_mismatch",
-            f"The WebUI at {url} sent {image.format}, which loses pixels. Set its file format for "
-            "images to png.",
-        )
+        raise Lossy(url, image.format)
     image.info.clear()
     return image
+
+
+def is_resized(image: Image, made: Image) -> bool:
+    """Whether this is what is left of an upscaler that could not be loaded. Of an image that is
+    all of one colour nobody can say, and one that gets no larger is only resized anyway."""
+    image, made = image.convert("RGB"), made.convert("RGB")
+    if made.width <= image.width or all(low == high for low, high in _extremes(image)):
+        return False
+    plainly = image.resize(made.size, Images.Resampling.LANCZOS)
+    return all(high <= 1 for _, high in _extremes(ImageChops.difference(plainly, made)))
+
+
+def _extremes(image: Image) -> list[tuple[int, int]]:
+    """By channel."""
+    return [band.getextrema() for band in image.split()]  # type: ignore[misc]
 
 
 def _told(info: Info) -> str:

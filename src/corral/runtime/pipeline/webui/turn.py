@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from corral.locks import lock_file
+from corral.runtime.pipeline.webui.waiting_line import WaitingLine
 
 SHARED = "/dev/shm"  # noqa: S108
 """Confined runners have temporary folders of their own; this one they share."""
@@ -20,14 +21,30 @@ class Turn:
     """A lock in a file, which the system frees when its holder dies. The file keeps what the next
     one must know: whether the last holder ended properly, and which model it left loaded."""
 
-    def __init__(self, url: str, folder: str = "") -> None:
+    def __init__(self, url: str, folder: str = "", model: str | None = None) -> None:
         usable = os.path.isdir(SHARED) and os.access(SHARED, os.W_OK)
         folder = folder or (SHARED if usable else tempfile.gettempdir())
         name = hashlib.sha256(url.encode()).hexdigest()[:16]
         self._path = os.path.join(folder, f"corral-webui-{_owner()}-{name}")
         self._fd = -1
+        self._line = WaitingLine(self._path, model)
 
     def take(self) -> bool:
+        """Whether it is ours now; whoever asks again and again keeps his place in the line."""
+        if self._line.is_first(self._loaded()) and self._lock():
+            self._line.leave()
+            return True
+        self._line.join()
+        return False
+
+    def _loaded(self) -> str:
+        with suppress(OSError, ValueError), open(self._path, "rb") as file:
+            found = json.loads(file.read(65_536))
+            if isinstance(found, dict):
+                return str(found.get("model") or "")
+        return ""
+
+    def _lock(self) -> bool:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
         if not lock_file(fd):
             os.close(fd)
@@ -36,6 +53,7 @@ class Turn:
         return True
 
     def release(self) -> None:
+        self._line.leave()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
