@@ -10,7 +10,7 @@ import pytest
 
 from corral.agent.attempts.limits import Limits
 from corral.core.job import DEFAULT_DURATION_S, Needs
-from corral.runtime import remarks
+from corral.runtime.channels import remarks
 
 HOUR_S = 3600.0
 

@@ -15,7 +15,7 @@ import corral
 from corral.contract import corral_pb2 as pb
 from corral.contract.views import Output, Progress
 from corral.core.errors import InvalidJob, JobCancelled, JobFailed
-from corral.sdk.submit.submission import HOLD_S
+from corral.sdk.submit.outgoing import HOLD_S
 from tests.e2e import shapes
 from tests.e2e.raw import submit_and_wait
 from tests.eventually import eventually

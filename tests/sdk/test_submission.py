@@ -13,7 +13,7 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import service
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.job import QueueClass
-from corral.sdk.submit import requirements, submission
+from corral.sdk.submit import outgoing, requirements, submission
 from corral.sdk.transport.connection import Door, locate
 
 
@@ -173,12 +173,12 @@ def test_words_of_others_are_known() -> None:
 def test_a_script_may_need_another_python_and_a_function_cannot(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("")
     options: submission.Options = {"python": "3.99"}
-    outgoing = submission.script_job(tmp_path, (), None, options, QueueClass.BATCH)
-    assert outgoing.request(0.0).jobs[0].python == "3.99"
+    sent = outgoing.script_job(tmp_path, (), None, options, QueueClass.BATCH)
+    assert sent.request(0.0).jobs[0].python == "3.99"
     with pytest.raises(InvalidJob, match=r"not on 3\.99. Call it from Python 3\.99"):
-        submission.function_job(len, ("a",), None, options, QueueClass.BATCH)
+        outgoing.function_job(len, ("a",), None, options, QueueClass.BATCH)
     same: submission.Options = {"python": submission.PYTHON}
-    submission.function_job(len, ("a",), None, same, QueueClass.BATCH)
+    outgoing.function_job(len, ("a",), None, same, QueueClass.BATCH)
 
 
 def test_a_duration_may_be_a_text() -> None:

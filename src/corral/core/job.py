@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from enum import StrEnum
 from typing import Annotated, ClassVar, assert_never, get_args
 
@@ -12,6 +11,7 @@ from msgspec import Meta, Raw, Struct
 
 from corral.core.errors import InvalidJob
 from corral.core.images.pipeline import Record
+from corral.core.text import gpu_words
 
 JobId = str
 
@@ -98,15 +98,6 @@ def gpu_needs(
             )
         return 0, tenths
     return (1, 0) if vram_gb or gpu else (0, 0)
-
-
-def gpu_words(name: str) -> list[str]:
-    """What counts of a GPU's name: makers and people set spaces and capitals as they like.
-
-    >>> gpu_words("GeForce RTX4070 Ti")
-    ['geforce', 'rtx', '4070', 'ti']
-    """
-    return re.findall("[a-z]+|[0-9]+", name.lower())
 
 
 Size = Annotated[int, Meta(ge=0, le=2**53)]

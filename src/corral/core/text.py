@@ -95,3 +95,12 @@ def in_grace(worker: str, silent_s: float) -> str:
         f"Nothing was heard of {worker} for {silent_s:.0f} s. It is waited for, as long as "
         "`grace_s` says; after that the attempt is lost, and the job is tried elsewhere."
     )
+
+
+def gpu_words(name: str) -> list[str]:
+    """What counts of a GPU's name: makers and people set spaces and capitals as they like.
+
+    >>> gpu_words("GeForce RTX4070 Ti")
+    ['geforce', 'rtx', '4070', 'ti']
+    """
+    return re.findall("[a-z]+|[0-9]+", name.lower())

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from corral.core.job import Needs, Size, gpu_words
-from corral.core.text import PLAIN
+from corral.core.job import Needs, Size
+from corral.core.text import PLAIN, gpu_words
 
 SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""

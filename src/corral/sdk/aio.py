@@ -22,14 +22,8 @@ from corral.sdk.handles import AsyncHandle, ProgressSink, Sink, shower, value
 from corral.sdk.images import batches
 from corral.sdk.images.batches import AsyncBatchHandle, AsyncPresets, Plan
 from corral.sdk.images.learning import AsyncLearning
-from corral.sdk.submit.submission import (
-    HOLD_S,
-    Filters,
-    Options,
-    OutgoingJob,
-    function_job,
-    script_job,
-)
+from corral.sdk.submit.outgoing import HOLD_S, OutgoingJob, function_job, script_job
+from corral.sdk.submit.submission import Filters, Options
 from corral.sdk.transport.connection import Connection, locate
 
 T = TypeVar("T")

@@ -110,7 +110,7 @@ class Client:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Ctrl-C cancels the job."""
         from corral.core.job import QueueClass
-        from corral.sdk.submit.submission import function_job
+        from corral.sdk.submit.outgoing import function_job
         from corral.sdk.transport.direct import NOTHING
 
         bridge, client = shared_bridge(), self._client
@@ -134,7 +134,7 @@ class Client:
     ) -> Handle:
         """Hands a function over and returns once it is durably accepted."""
         from corral.core.job import QueueClass
-        from corral.sdk.submit.submission import function_job
+        from corral.sdk.submit.outgoing import function_job
 
         bridge, client = shared_bridge(), self._client
         job = function_job(fn, args, kwargs, options, QueueClass.BATCH)

@@ -24,7 +24,7 @@ from corral.core.errors import CorralError, JobError
 from corral.core.job import QueueClass, State
 from corral.sdk import results
 from corral.sdk.handles import value
-from corral.sdk.submit import own_code, packages, submission
+from corral.sdk.submit import outgoing, own_code, packages, submission
 from corral.sdk.transport.connection import Connection
 
 OUTSTANDING = 10_000
@@ -82,7 +82,7 @@ class MapCall:
     ) -> None:
         self._connection = connection
         self._correlation_id = submission.correlation_id(options)
-        name = submission.name_of(function)
+        name = outgoing.name_of(function)
         template = submission.build(options, queue_class=QueueClass.BATCH, name=name)
         self._template = template
         self._along = own_code.along_of(options)

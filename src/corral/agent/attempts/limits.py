@@ -11,7 +11,7 @@ from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.inventory import GIB
 from corral.core.job import Failure, JobId
-from corral.runtime import remarks
+from corral.runtime.channels import remarks
 from corral.runtime.endings import over_duration
 from corral.runtime.process.memory_kills import MemoryKills
 

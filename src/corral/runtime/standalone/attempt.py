@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from corral.runtime import endings, remarks
+from corral.runtime import endings
+from corral.runtime.channels import remarks
 from corral.runtime.failures import AttemptFailed, Failure
 from corral.runtime.files.downloads import Abandoned, Download, Ticket
 from corral.runtime.files.removal import remove_tree

@@ -16,7 +16,7 @@ from corral.contract.read_views import read, read_event
 from corral.core.job import State
 from corral.sdk import remote_errors, results
 from corral.sdk.handles import ProgressSink, Sink, shower
-from corral.sdk.submit.submission import HOLD_S, OutgoingJob
+from corral.sdk.submit.outgoing import HOLD_S, OutgoingJob
 from corral.sdk.transport.connection import Connection
 from corral.sdk.transport.local_door import LocalSockets, socket_of
 
