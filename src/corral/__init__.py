@@ -66,7 +66,5 @@ def __getattr__(name: str) -> Any:
 
             if find_spec("corral.server") is not None:
                 raise  # something is wrong with this installation
-            from corral.sdk.functions import absent_in_jobs
-
-            return absent_in_jobs(name)
+            return import_module("corral.sdk.functions").absent_in_jobs(name)
     raise AttributeError(f"module 'corral' has no attribute {name!r}")
