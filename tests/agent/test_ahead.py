@@ -29,6 +29,7 @@ from corral.core.job import Blob, FunctionCall
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+from tests.runtime.harness import zipped
 
 WARM_UP = 60
 
@@ -280,6 +281,35 @@ async def test_other_variables_or_secrets_are_another_process(
     for who, key, pid in found:
         kinds_of_process.setdefault(pid, set()).add((who, key))
     assert [kinds for kinds in kinds_of_process.values() if len(kinds) > 1] == []
+
+
+async def test_each_version_of_own_code_has_processes_of_its_own(
+    controller: FakeController, worker: StartWorker, tmp_path: Path
+) -> None:
+    """The worker keeps both, as of jobs before; without them nobody finds the module."""
+    kept = tmp_path / "worker" / "assets"
+    kept.mkdir()
+    versions: list[Blob | None] = [None]
+    for number in (1, 2):
+        module = f"import os\ndef look():\n    return {number}, os.getpid()\n"
+        code = zipped({"trough.py": module})
+        versions.append(Blob.of(code, inline=False))
+        (kept / Blob.of(code).sha256).write_bytes(code)
+    await worker()
+    arguments, named = Blob.of(cloudpickle.dumps(((), {}))), Blob.of(b"ctrough\nlook\n.")
+    plain = Blob.of(cloudpickle.dumps(lambda: (0, os.getpid())))
+    jobs, wanted = [], []
+    for number in [0, 1, 2] * 4 + [1] * 20 + [2] * 20:
+        function = named if number else plain
+        jobs.append(controller.dispatch(FunctionCall(function, arguments, versions[number])))
+        wanted.append(number)
+    await controller.send(*jobs)
+    found = [await controller.value(job.job) for job in jobs]
+    assert [number for number, _ in found] == wanted
+    versions_of: dict[int, set[int]] = {}
+    for number, pid in found:
+        versions_of.setdefault(pid, set()).add(number)
+    assert [numbers for numbers in versions_of.values() if len(numbers) > 1] == []
 
 
 async def test_large_orders_arrive_whole_among_small_ones(

@@ -21,6 +21,7 @@ from corral.contract.views import Ended, Output, StateChanged
 from corral.core.errors import InvalidJob, JobNotFound, NoGpuWorkers, Unauthorized, Unavailable
 from corral.sdk.client import Client
 from corral.sdk.remote_errors import with_source
+from tests.e2e import shapes
 from tests.sdk.orchestrator import TOKEN, Orchestrator, Served
 
 
@@ -95,6 +96,27 @@ def test_large_function_argument_and_result(client: Client, orchestrator: Orches
     assert client.run(double, (blob,)) == blob + blob
     assert orchestrator.calls["PutPackage"] == 2
     assert orchestrator.calls["GetBlob"] == 1
+
+
+def test_own_code_is_sent_once(
+    client: Client, served: Served, orchestrator: Orchestrator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One program asks once whether it is there; another program finds it there."""
+    calls = orchestrator.calls
+    for _ in range(3):
+        assert client.run(shapes.add_offset, (1,)) == 1101
+    assert list(client.map(shapes.add_offset, range(3))) == [100, 1101, 2102]
+    assert list(client.map(str, [shapes.Counter(1)])) != []
+    assert (calls["FindAsset"], calls["PutPackage"]) == (1, 1)
+    with Client(served.address, TOKEN) as other:
+        assert other.submit(shapes.add_offset, (1,)).result(timeout=60) == 1101
+    assert (calls["FindAsset"], calls["PutPackage"]) == (2, 1)
+    codes = {job.submission.function.code.sha256 for job in orchestrator.jobs.values()}
+    assert len(codes) == 1
+    assert codes <= set(orchestrator.blobs)
+    assert client.run(shapes.add_offset, (1,), code=()) == 1101
+    assert not list(orchestrator.jobs.values())[-1].submission.function.HasField("code")
+    assert capsys.readouterr().err.count("sent along") <= 1
 
 
 def test_what_is_large_shows_how_far_it_is(
