@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import stat
 import zipfile
 from base64 import urlsafe_b64encode
 from importlib import metadata
@@ -54,7 +55,7 @@ def test_what_an_installation_added_is_left_out(installed: metadata.Distribution
         ]
         milk = archive.getinfo("the_cow-1.2.data/scripts/milk")
         assert archive.read(milk) == b"#!python\nprint('milk')\n"
-        assert milk.external_attr >> 16 == 0o755
+        assert milk.external_attr >> 16 == stat.S_IFREG | 0o755
         for name, digest, _ in csv.reader(io.TextIOWrapper(archive.open(f"{about}/RECORD"))):
             if digest:
                 found = urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).decode()

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import os
 import re
+import stat
 import sys
 import tempfile
 import zipfile
@@ -75,7 +76,9 @@ def _write(distribution: metadata.Distribution, file: IO[bytes]) -> None:
 
         def put(name: str, data: bytes, mode: int = 0o644) -> None:
             entry = zipfile.ZipInfo(name, wheel.LONG_AGO)
-            entry.external_attr, entry.compress_type = mode << 16, zipfile.ZIP_DEFLATED
+            # pip makes nothing executable that does not say it is a regular file.
+            entry.external_attr = (stat.S_IFREG | mode) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
             record.append(f'"{name}",sha256={digest},{len(data)}\n')
