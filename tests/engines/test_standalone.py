@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 import corral
 from corral import Client, job
 from corral.core.errors import JobCancelled, JobFailed
+from corral.runtime.standalone.attempt import StandaloneAttempt
 from tests.agent.test_builds import TRY, make_sdist
 from tests.agent.test_environments import make_wheel
 from tests.engines.losing_proxy import LosingProxy
@@ -187,6 +189,37 @@ def test_more_time_reaches_an_attempt_that_runs(client: Client) -> None:
     assert handle.extend("2h").duration == 7205.0
     assert "this job was given more time: it is ended after 2.0 h" in next(logs)
     assert handle.result(60) == "done"
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "ran_s", "said"),
+    [
+        (3600.0, 1.0, ""),
+        (3600.0, 31.0, "ended after 60.0 min, which holds where no other duration"),
+        (7200.0, 6660.0, "in 9.0 min this job is ended, after its duration of 2.0 h"),
+        (30.0, 29.0, ""),
+    ],
+)
+def test_an_attempt_hears_of_its_end_in_time(duration_s: float, ran_s: float, said: str) -> None:
+    told: list[tuple[dict[str, str], int]] = []
+    attempt: Any = StandaloneAttempt.__new__(StandaloneAttempt)
+    attempt._order = SimpleNamespace(job="01job")
+    attempt._outbox = SimpleNamespace(add=lambda message, n, *, at_once: told.append((message, n)))
+    attempt._duration_s, attempt._told_at = duration_s, 0.0
+    attempt._since = time.monotonic() - ran_s
+    attempt._until = attempt._since + duration_s
+    for _ in range(3):
+        assert attempt._tell_of_its_end() > time.monotonic()
+    assert len(told) == bool(said)
+    for message, n in told:
+        assert said in message["text"]
+        assert n == len(message["text"]), "its number counts what it adds"
+
+
+@pytest.mark.long
+def test_a_job_of_a_minute_hears_of_its_end(client: Client) -> None:
+    handle = client.submit(time.sleep, (600,), duration=60)
+    assert "this job is ended, after its duration of 60 s" in "".join(handle.logs())
 
 
 def test_requirements_are_installed_once(client: Client, here: LiveController) -> None:
