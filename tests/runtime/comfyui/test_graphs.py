@@ -17,7 +17,7 @@ from corral.core.images.pipeline import (
     Txt2Img,
     Upscale,
 )
-from corral.runtime.pipeline.comfyui import graphs
+from corral.runtime.pipeline.comfyui import errors, graphs
 from corral.runtime.pipeline.comfyui.errors import invalid, refused
 from corral.runtime.pipeline.comfyui.names import by_key, files_like, sampler_and_scheduler
 from tests.fakes.comfyui_nodes import SAMPLERS, SCHEDULERS
@@ -281,3 +281,19 @@ def test_what_errors_of_nodes_mean(found: list[tuple[Any, ...]], code: str) -> N
 )  # fmt: skip
 def test_what_a_refusal_means(status: int, body: Any, code: str) -> None:
     assert refused(status, body, "some text").code == code
+
+
+def test_no_name_in_a_refusal_is_cut() -> None:
+    names = [f"a-long-name-of-a-model-{n:03}.safetensors" for n in range(100)]
+    about = {
+        "type": "value_not_in_list",
+        "message": "Value not in list",
+        "details": f"ckpt_name: 'x' not in {', '.join(names)}",
+        "extra_info": {"input_name": "ckpt_name", "received_value": "x"},
+    }
+    failed = errors.invalid({"4": {"class_type": "CheckpointLoaderSimple", "errors": [about]}})
+    assert failed.code == "model_missing"
+
+    listed = failed.message.rpartition("'x' not in ")[2].removesuffix(" …").split(", ")
+    assert len(listed) > 5
+    assert set(listed) <= set(names)

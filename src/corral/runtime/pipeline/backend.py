@@ -124,6 +124,18 @@ def times(side: int, factor: float, multiple_of: int = BLOCK) -> int:
     return max(int(side * factor) // multiple_of, 1) * multiple_of
 
 
+def excerpt(said: str, most: int) -> str:
+    """A server's own words, which may be lists without end; no word of them is cut.
+
+    >>> excerpt("not in [alpha, beta, gamma]", 22)
+    'not in [alpha, beta …'
+    """
+    if len(said) <= most:
+        return said
+    whole, _, rest = said[:most].rpartition(" ")
+    return f"{(whole or rest).rstrip(',;')} …"
+
+
 def listed(names: Sequence[str], wanted: str = "") -> str:
     """The first of them, those like `wanted` before all others, each whole.
 

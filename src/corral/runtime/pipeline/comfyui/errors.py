@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.runtime.pipeline.backend import NO_MEMORY, StageFailed
+from corral.runtime.pipeline.backend import NO_MEMORY, StageFailed, excerpt
 from corral.runtime.pipeline.comfyui.graphs import LOADERS
 from corral.runtime.pipeline.comfyui.names import EXTENSIONS
 
@@ -61,7 +61,9 @@ def refused(status: int, body: Any, text: str) -> StageFailed:
             "The image is too large for this ComfyUI, or for a proxy before it (413): start it "
             "with a larger --max-upload-size, or raise the proxy's limit.",
         )
-    return StageFailed("exception", f"ComfyUI answered {status}: {text[:EXCERPT] or 'no text'}")
+    return StageFailed(
+        "exception", f"ComfyUI answered {status}: {excerpt(text, EXCERPT) or 'no text'}"
+    )
 
 
 def invalid(node_errors: Mapping[str, Any]) -> StageFailed:
@@ -95,7 +97,7 @@ def failed(about: Mapping[str, Any]) -> StageFailed:
     """For `execution_error`: a node raised an exception."""
     kind, message = str(about.get("exception_type", "")), str(about.get("exception_message", ""))
     where = f"{about.get('node_type', '?')} (node {about.get('node_id', '?')})"
-    said = f"{where} failed: {kind}: {message.strip()[:EXCERPT]}"
+    said = f"{where} failed: {kind}: {excerpt(message.strip(), EXCERPT)}"
     last, lower = kind.rsplit(".", 1)[-1], message.lower()
     if last in MEMORY_TYPES or any(words in lower for words in MEMORY_WORDS):
         return StageFailed("out_of_memory", said)
@@ -114,8 +116,9 @@ def _names_a_file(field: str, error: Mapping[str, Any]) -> bool:
 
 
 def _said(message: Any, details: Any) -> str:
-    return ": ".join(str(part).strip() for part in (message, details) if part)[:EXCERPT]
+    told = ": ".join(str(part).strip() for part in (message, details) if part)
+    return excerpt(told, EXCERPT)
 
 
 def _all(said: list[str]) -> str:
-    return "; ".join(said)[: 2 * EXCERPT]
+    return excerpt("; ".join(said), 2 * EXCERPT)

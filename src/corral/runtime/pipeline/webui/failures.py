@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from corral.runtime.pipeline.backend import NO_MEMORY, StageFailed
+from corral.runtime.pipeline.backend import NO_MEMORY, StageFailed, excerpt
 
 MEMORY_WORDS = (*NO_MEMORY, "cannot allocate memory", "video memory", "memoryerror")
 LACKING = (
@@ -33,7 +33,7 @@ def of_answer(url: str, status: int, text: str) -> StageFailed:
     body = _body(text)
     words = _words(body, text)
     said = words.lower()
-    told = f"The WebUI at {url} answered {status}: {words[:SAID] or 'nothing'}"
+    told = f"The WebUI at {url} answered {status}: {excerpt(words, SAID) or 'nothing'}"
     if status in (401, 403):
         return StageFailed(
             "stage_missing",
