@@ -44,6 +44,8 @@ class Home:
         self.learning = path / "learning"
         self.presets = path / "presets"
         self.controller = path / "controller.json"
+        self.settings = path / "settings.json"
+        """Those that a running controller began with, and where each came from."""
         self.journal = path / "journal"
         self.repaired_journal = path / "journal.new"
         """What `corral repair` writes, until it takes the damaged one's place."""
@@ -137,6 +139,7 @@ class Home:
     def release(self) -> None:
         if self._lock_fd is not None:
             self.controller.unlink(missing_ok=True)
+            self.settings.unlink(missing_ok=True)
             os.close(self._lock_fd)
             self._lock_fd = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 
@@ -12,11 +13,11 @@ from corral import logs
 from corral.controller.recovery import restore
 from corral.core.errors import CorralError
 from corral.core.limits import InputLimits
-from corral.home import Home
+from corral.home import Home, write_private_json
 from corral.reopening import reopen
 from corral.server.controller import Controller
 from corral.server.listening import listen, loop_factory
-from corral.settings import Config
+from corral.settings import Config, shown
 
 log = logs.get_logger()
 
@@ -43,6 +44,7 @@ def serve(config: Config, limits: InputLimits = InputLimits()) -> int:  # noqa: 
         home.take()
         if sys.platform != "win32" and (mended := home.close_to_others()):
             log.warning("private_files_were_open", closed_again=mended)
+        _write_settings(config, home)
         if restore.pending(home):
             log.info("backup_restored", former=str(restore.swap_in(home)))
             return _again(home)  # the settings may have come from the backup too
@@ -62,6 +64,13 @@ def serve(config: Config, limits: InputLimits = InputLimits()) -> int:  # noqa: 
         return 1
     finally:
         home.release()
+
+
+def _write_settings(config: Config, home: Home) -> None:
+    """For `corral config`, which says what of the file waits for the next start."""
+    told = {key: [shown(config.settings, key), source] for key, source in config.sources.items()}
+    with contextlib.suppress(OSError):  # a full disk; those that matter are met and told later
+        write_private_json(home.settings, told)
 
 
 def _again(home: Home) -> int:

@@ -16,6 +16,7 @@ import typer
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home
 from corral.home import Home, read_json
+from corral.locks import is_locked
 
 START_S = 120.0
 """How long a start may take while its process lives: it may have a long journal to read."""
@@ -283,8 +284,14 @@ def config(as_json: AsJson = False) -> None:
     rows = [
         (key, settings.shown(found.settings, key), source) for key, source in found.sources.items()
     ]
+    home = Home(found.home)
+    running = read_json(home.settings) if is_locked(home.lock) else {}
+    old = {key: running[key][0] for key, *now in rows if _waits(now, running.get(key))}
     if as_json:
-        listed = {key: {"value": value, "source": source} for key, value, source in rows}
+        listed = {
+            key: {"value": value, "source": source, **({"running": old[key]} if key in old else {})}
+            for key, value, source in rows
+        }
         output.show_json({"home": str(found.home), "settings": listed})
         return
     output.show_table(
@@ -292,6 +299,24 @@ def config(as_json: AsJson = False) -> None:
         [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows],
     )
     output.show(f"\nhome: {found.home}")
+    if old:
+        output.say(
+            "The controller that runs was started with other values. Stop it and start it again, "
+            "`corral down` and `corral up`, and these hold:",
+            style="yellow",
+        )
+        for key, value in old.items():
+            output.say(f"  {key} (now {json.dumps(value, ensure_ascii=False)})", style="yellow")
+
+
+def _waits(now: list[Any], running: list[Any] | None) -> bool:
+    """Whether the file says something else than when the controller started. What a variable or a
+    flag says, there or here, is no word of the file."""
+    if running is None or any(
+        str(said[1]).startswith(("CORRAL_", "--")) for said in (now, running)
+    ):
+        return False
+    return bool(json.loads(json.dumps(now[0])) != running[0])
 
 
 def repair(
