@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import groupby
 
 import cloudpickle
+import pytest
 
 from tests.runtime.harness import Runner
 
@@ -177,3 +179,58 @@ def test_a_thread_that_was_to_be_waited_for_retires_the_process(runner: Runner) 
 
 def test_input_is_empty(start_runner: Callable[..., Runner]) -> None:
     assert start_runner().value(lambda: (sys.stdin.read(), os.read(0, 10))) == ("", b"")
+
+
+def alternating(runner: Runner) -> list[str]:
+    """What was said, stream by stream as the agent is told of it."""
+    told = groupby(runner.kinds("output"), lambda frame: frame["stream"])
+    said = [(stream, "".join(frame["text"] for frame in frames)) for stream, frames in told]
+    return [f"{stream}: {line}" for stream, text in said for line in text.splitlines()]
+
+
+PAIRS = [line for n in range(200) for line in (f"stdout: {n}", f"stderr: {n}")]
+
+
+@pytest.mark.forked
+def test_both_streams_keep_their_order(runner: Runner) -> None:
+    def speak(pairs: int) -> None:
+        for n in range(pairs):
+            print(n)
+            print(n, file=sys.stderr)
+
+    runner.value(speak, 200)
+    assert alternating(runner) == PAIRS
+
+
+SPEAKING = """\
+import logging, subprocess, sys
+assert (sys.stdout.name, sys.stdout.mode, sys.stdout.fileno()) == ("<stdout>", "w", 1)
+assert sys.stdout.encoding == sys.__stderr__.encoding == "utf-8"
+logging.basicConfig(format="%(message)s", level="INFO")
+for n in range(200):
+    print(n)
+    logging.info(n)
+"""
+
+
+@pytest.mark.forked
+def test_both_streams_of_a_script_keep_their_order(runner: Runner) -> None:
+    runner.start_script({"main.py": SPEAKING})
+    assert runner.end()["frame"] == "result"
+    assert alternating(runner) == PAIRS
+
+
+def test_streams_that_a_job_put_elsewhere_keep_nobody_waiting(runner: Runner) -> None:
+    def speak(pairs: int) -> str:
+        reads, writes = os.pipe()
+        os.dup2(writes, 2)
+        os.close(writes)
+        for n in range(pairs):
+            print(n)
+            print(n, file=sys.stderr)
+        return os.read(reads, 10_000).decode()
+
+    begun = time.monotonic()
+    assert len(runner.value(speak, 1000).splitlines()) == 1000
+    assert len(runner.output().splitlines()) == 1000
+    assert time.monotonic() - begun < 40, "a twentieth of a second for each would be more"

@@ -39,7 +39,8 @@ def _run(told: dict[str, Any]) -> None:
     for fd in told["road"]:
         os.set_inheritable(fd, False)
     inbox, road = Inbox.taken_over(told["inbox"]), Road(told["road"])
-    os.set_inheritable(road.words_in, True)
+    for fd in road.for_children:
+        os.set_inheritable(fd, True)
     os.environ["CORRAL_FRAMES_FD"] = str(road.words_in)
     os.environ["CORRAL_FRAMES_INODE"] = str(os.fstat(road.words_in).st_ino)
     road.send(frame("ready", pid=told["parent"], enforced=enforced))

@@ -99,10 +99,16 @@ class Supervisor:
             if page[WAITING]:
                 time.sleep(0.001)  # It wants the lock to end its attempt; do not race it.
             elif wait > 0:
-                select.select((self._woken,), (), (), wait)  # An end is told at once.
+                self._let_gather(wait)
             moved = road.pump()
             quiet_until = time.monotonic() + COALESCE_S if 0 < moved < CHUNK else 0.0
         return status
+
+    def _let_gather(self, seconds: float) -> None:
+        """An end is told at once, and whoever waits for the order of its output goes on."""
+        hurry = self._road.hurry
+        if hurry in select.select((self._woken, hurry), (), (), seconds)[0]:
+            os.read(hurry, CHUNK)
 
     def _ended(self) -> int | None:
         """The wait status of the job process; strangers reparented to us are reaped by the way."""

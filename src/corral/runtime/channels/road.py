@@ -49,10 +49,11 @@ class Road:
         """The files that `sandbox.start` opened, here or in the program that executed this one."""
         self._agent_fd, page, lock, self._screen_fd, *pipes = fds
         self.output, self._output_in, self.errors, self._errors_in, *words = pipes
-        self.words, self.words_in = words
+        self.words, self.words_in, self.hurry, self.hurry_in = words
+        """What is written into the last wakes the supervisor, which else lets output gather."""
         self.page = posix.share(page, mmap.PAGESIZE)
         self._lock = posix.Lock(lock)
-        self.for_children = (self.words_in,)
+        self.for_children = (self.words_in, self.hurry_in)
         self._streams = (("stdout", self.output), ("stderr", self.errors))
         self.redactor: Redactor | None = None
         self._screen: StreamRedactor | None = None
@@ -115,7 +116,7 @@ class Road:
 
     def close_inputs(self) -> None:
         """The supervisor only reads."""
-        for fd in (self._output_in, self._errors_in, self.words_in):
+        for fd in (self._output_in, self._errors_in, self.words_in, self.hurry_in):
             os.close(fd)
 
     def pump(self) -> int:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from corral.runtime.attempt_loop import RoadPort
 
 
-def _stream(fd: int, errors: str) -> TextIO:
+def _stream(raw: io.FileIO, errors: str) -> TextIO:
     """A text stream on a captured descriptor; each line goes out when it is complete."""
-    raw = io.FileIO(fd, "w", closefd=False)
     buffer = io.BufferedWriter(raw)
     return io.TextIOWrapper(buffer, "utf-8", errors, line_buffering=True)
 
@@ -53,8 +52,15 @@ class ProcessState:
 
     def _open_streams(self) -> None:
         self._stdin = open(0, closefd=False)  # noqa: SIM115
-        self._stdout, self._stderr = _stream(1, "surrogateescape"), _stream(2, "backslashreplace")
+        output, errors = self._captured()
+        self._stdout, self._stderr = (
+            _stream(output, "surrogateescape"),
+            _stream(errors, "backslashreplace"),
+        )
         self._set_streams()
+
+    def _captured(self) -> tuple[io.FileIO, io.FileIO]:
+        return io.FileIO(1, "w", closefd=False), io.FileIO(2, "w", closefd=False)
 
     def _set_streams(self) -> None:
         sys.stdin = sys.__stdin__ = self._stdin  # type: ignore[misc]
@@ -156,6 +162,7 @@ def _raw_environ() -> dict[Any, Any]:
 if sys.platform != "win32":
     import resource
 
+    from corral.runtime.channels import in_order
     from corral.runtime.process import posix
 
     LOOKS, LOOK_S = 10, 0.001
@@ -187,6 +194,10 @@ if sys.platform != "win32":
             if seen:
                 self._beside.fd = posix.move_high(self._beside.fd)
             posix.hold_descendants(really=not seen)
+
+        def _captured(self) -> tuple[io.FileIO, io.FileIO]:
+            turns = in_order.Turns(self._road.for_children[-1])
+            return in_order.OrderedFile(1, turns), in_order.OrderedFile(2, turns)
 
         def _keep(self, fd: int) -> int:
             # High, as everything of ours: a job that closes all it can name closes the low ones.

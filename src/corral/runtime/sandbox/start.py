@@ -93,7 +93,10 @@ def _held(told: dict[str, Any]) -> int:
 def _road(agent_fd: int) -> tuple[int, ...]:
     """The files of a `Road`, in its order."""
     memory = (posix.memory(), posix.memory(), posix.memory())
-    return (agent_fd, *memory, *_pipe(), *_pipe(), *_pipe(inheritable=True))
+    hurry, hurries = _pipe(inheritable=True)
+    os.set_blocking(hurries, False)
+    captured = (*_pipe(), *_pipe())
+    return (agent_fd, *memory, *captured, *_pipe(inheritable=True), hurry, hurries)
 
 
 def _pipe(*, inheritable: bool = False) -> tuple[int, int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.runtime.failures import Failure
     from corral.runtime.hints import Bounds
 
-VARIABLE, SEEN = "CORRAL_SCRIPT", "CORRAL_SEEN_PATHS"
+VARIABLE, SEEN, HURRY = "CORRAL_SCRIPT", "CORRAL_SEEN_PATHS", "CORRAL_HURRY"
 MOST_BYTES = 4 * (failures.MESSAGE_LIMIT + failures.TRACEBACK_LIMIT)
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 

@@ -76,6 +76,8 @@ def run(
     """AttemptFailed unless it ends with 0. `wait_for` says whether somebody cancelled it."""
     told_in = os.path.join(tempfile.gettempdir(), "corral-script-error")
     environ = {**os.environ, **errors.environ(told_in, bounds)}
+    if sys.platform != "win32" and inherited:
+        environ[errors.HURRY] = str(inherited[-1])
     environ.setdefault("PYTHONUNBUFFERED", "1")  # A pipe would hold back its output otherwise.
     try:
         process = subprocess.Popen(

@@ -40,8 +40,13 @@ sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]
 _asked = os.environ.pop("CORRAL_SCRIPT", "")
 _script = os.getpid()
 _seen = os.environ.get("CORRAL_SEEN_PATHS", "")
+_hurry = os.environ.pop("CORRAL_HURRY", "")
 if _asked:
     sys.excepthook = _tell
+if _hurry:
+    from corral.runtime.channels.in_order import order_streams
+
+    order_streams(int(_hurry))
 if _seen:
     from corral.runtime.sandbox.unseen import UnseenFolders
 
