@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
-LONGEST_S, LOOK_S = 0.05, 0.00005
+LONGEST_S, LOOK_S = 5.0, 0.00005
 """A supervisor that takes longer is stopped, or has much to do: then the order may be lost."""
 
 
