@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
+assert sys.platform != "win32"
+
 LONGEST_S, LOOK_S = 5.0, 0.00005
 """A supervisor that takes longer is stopped, or has much to do: then the order may be lost."""
 

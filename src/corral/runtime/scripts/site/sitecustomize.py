@@ -43,7 +43,7 @@ _seen = os.environ.get("CORRAL_SEEN_PATHS", "")
 _hurry = os.environ.pop("CORRAL_HURRY", "")
 if _asked:
     sys.excepthook = _tell
-if _hurry:
+if sys.platform != "win32" and _hurry:
     from corral.runtime.channels.in_order import order_streams
 
     order_streams(int(_hurry))
