@@ -174,8 +174,14 @@ def test_a_function_that_needs_none_sends_none(make: Make) -> None:
         pond_py="",
         paddock_py="""
 import os, pytest
+from pathlib import Path
 NAME, LIST = "paddock", []
 def alone(): return os.getpid(), NAME
+def lays(): return Path(NAME)
+def lays_itself():
+    from os import refers
+    from pathlib import Path
+    return Path(NAME)
 def refers(): return alone()
 def holds(): return LIST
 def imports():
@@ -192,7 +198,7 @@ class Duck: pass
     paddock = importlib.import_module("paddock")
     along = own_code.along_of({})
     assert along is not None
-    for function in (len, paddock.alone, paddock.lonely()):
+    for function in (len, paddock.alone, paddock.lays, paddock.lays_itself, paddock.lonely()):
         packages.pickle_function(function, along)
     assert along.packed() is None
     assert own_code.along_of({"code": ()}) is None

@@ -9,6 +9,7 @@ everything installed is referred to by name.
 from __future__ import annotations
 
 import contextlib
+import dis
 import io
 import pickle
 import sys
@@ -108,10 +109,13 @@ def _made_of(function: FunctionType) -> object | None:
         if type(default) not in _FIXED:
             return None
         parts += (type(default), default)
-    for name in _names_in(function.__code__):
+    for name in _globals_in(function.__code__):
         found = function.__globals__.get(name, _names_in)
         if isinstance(found, ModuleType):
             if first_party(found.__name__):
+                return None
+        elif isinstance(found, FunctionType | type) and found is not _names_in:
+            if first_party(found.__module__):
                 return None
         elif found is not _names_in and type(found) not in _FIXED:
             return None
@@ -120,8 +124,19 @@ def _made_of(function: FunctionType) -> object | None:
 
 
 @cache
+def _globals_in(code: CodeType) -> frozenset[str]:
+    """Names of globals that code and the functions inside it look up."""
+    inner = (_globals_in(const) for const in code.co_consts if isinstance(const, CodeType))
+    own = (step.argval for step in dis.get_instructions(code) if step.opname in _LOOK_UP)
+    return frozenset(own).union(*inner)
+
+
+_LOOK_UP = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+
+
+@cache
 def _names_in(code: CodeType) -> frozenset[str]:
-    """Names of globals that code and the functions inside it may look up."""
+    """Names of all that code and the functions inside it may look up."""
     inner = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
     return frozenset(code.co_names).union(*inner)
 
