@@ -15,12 +15,14 @@ import cloudpickle
 
 from corral.runtime import hints
 from corral.runtime.failures import AttemptFailed, message_of, pickled, traceback_of, type_name
+from corral.runtime.process import main_module
 
 if TYPE_CHECKING:
     from corral.runtime.cancellation import Cancellation
     from corral.runtime.channels.redaction import Redactor
     from corral.runtime.files.transfer import Transfer
     from corral.runtime.order import FunctionWork, OrderBytes
+    from corral.runtime.process.main_module import CallersMain
 
 INLINE_LIMIT = 8 * 1024
 """The same as `core.job.INLINE_LIMIT`; the runtime has only the standard library."""
@@ -40,7 +42,7 @@ class Functions:
 
     def __init__(self, cancellation: Cancellation, memory_bytes: int) -> None:
         self._cancellation = cancellation
-        self._known: dict[str, Callable[..., Any]] = {}
+        self._known: dict[str, tuple[Callable[..., Any], CallersMain | None]] = {}
         self._sizes: dict[str, int] = {}
         self.own_code = ""
         """The folder with the modules that they name; empty where they name none."""
@@ -55,16 +57,19 @@ class Functions:
     ) -> bytes:
         """Run the call; the pickled result. Whatever user code raises comes through."""
         named = work["function"]["sha256"]
-        function = self._known.get(named)
-        code = blob_bytes(work["function"], transfer, kept=True) if function is None else b""
+        known = self._known.get(named)
+        code = blob_bytes(work["function"], transfer, kept=True) if known is None else b""
         arguments = blob_bytes(work["arguments"], transfer)
         started()
-        if function is None:
+        if known is None:
             self._make_room(len(code))
-            function = self._known[named] = self._load(code, "function")
+            loaded = self._load(code, "function")
+            known = self._known[named] = loaded, main_module.main_of(loaded)
             self._sizes[named] = len(code)
-            del code  # A large one would stay for as long as the function runs.
+            del code, loaded  # A large one would stay for as long as the function runs.
+        function, main = known
         args, kwargs = self._load(arguments, "arguments")
+        main_module.enter(main_module.with_classes(main) if b"__main__" in arguments else main)
         value = function(*args, **kwargs)
         if type(value) is CoroutineType:
             value = self._await(value)
