@@ -110,14 +110,17 @@ def _made_of(function: FunctionType) -> object | None:
             return None
         parts += (type(default), default)
     for name in _globals_in(function.__code__):
-        found = function.__globals__.get(name, _names_in)
+        if name not in function.__globals__:
+            parts.append(name)
+            continue
+        found = function.__globals__[name]
         if isinstance(found, ModuleType):
             if first_party(found.__name__):
                 return None
-        elif isinstance(found, FunctionType | type) and found is not _names_in:
+        elif isinstance(found, FunctionType | type):
             if first_party(found.__module__):
                 return None
-        elif found is not _names_in and type(found) not in _FIXED:
+        elif type(found) not in _FIXED:
             return None
         parts += (type(found), found)
     return parts
