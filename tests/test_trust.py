@@ -86,6 +86,21 @@ def test_new_addresses_change_neither_the_key_nor_what_others_pinned(tmp_path: P
     assert pins == {trust.public_key_pin(certificate.read_text())}
 
 
+@pytest.mark.parametrize("name", ["certificate.pem", "key.pem"])
+def test_one_that_is_gone_is_not_made_anew_for_new_addresses(tmp_path: Path, name: str) -> None:
+    """A controller that runs has told the first one to everybody; both files may come back."""
+    pair = trust.kept_certificate(tmp_path)
+    trust.shown_certificate(tmp_path, ["192.0.2.7"])
+    (tmp_path / name).rename(tmp_path / "away")
+    kept = {path: path.read_bytes() for path in pair if path.exists()}
+    with pytest.raises((OSError, HomeUnusable)):
+        trust.shown_certificate(tmp_path, ["192.0.2.8"])
+    assert not (tmp_path / name).exists()
+    assert kept == {path: path.read_bytes() for path in kept}
+    (tmp_path / "away").rename(tmp_path / name)
+    trust.shown_certificate(tmp_path, ["192.0.2.8"])
+
+
 def test_a_certificate_of_before_vouches_as_well(tmp_path: Path) -> None:
     """Homes had one without a word on what its key is for."""
     made, secret = trust._make()

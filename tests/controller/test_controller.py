@@ -40,7 +40,16 @@ from corral.core.events import (
     WorkerJoined,
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
-from corral.core.job import Blob, Failure, FunctionCall, Job, Needs, QueueClass, State
+from corral.core.job import (
+    Blob,
+    Failure,
+    FunctionCall,
+    Job,
+    Needs,
+    QueueClass,
+    State,
+    decode_document,
+)
 from corral.scheduler.settle import Policy
 from tests.controller.shell import function_job, shell, worker
 from tests.eventually import PATIENCE_S, eventually_async
@@ -272,6 +281,19 @@ async def test_bad_submissions_leave_nothing(tmp_path: Path) -> None:
         assert corral.journal.last_seq() == 0
         with pytest.raises(JobNotFound):
             await corral.queue.find("nonsense")
+
+
+async def test_bytes_are_as_large_as_they_are_whatever_is_said(tmp_path: Path) -> None:
+    """A worker makes room for what it is about to fetch, and waits until it has so much."""
+    async with shell(tmp_path) as corral:
+        stored = await corral.queue._blobs.put_bytes(b"zip")
+        said = [replace(stored, size=size) for size in (0, 1, 2**53, 2**60)]
+        calls = [FunctionCall(Blob.of(b"f"), Blob.of(b"a"), code) for code in said]
+        for accepted in await corral.queue.submit([Job(work=call) for call in calls]):
+            head = corral.store.head(accepted.job)
+            document = decode_document(corral.store.journal.document(head.submitted_seq))
+            assert isinstance(document.work, FunctionCall)
+            assert document.work.code == stored
 
 
 async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:

@@ -55,6 +55,23 @@ def test_others_may_read_what_the_settings_say(controller: LiveController, data:
         other.run(rows, (str(data),), read=[data])
 
 
+def test_nobody_else_gets_it_by_what_the_owner_has_sent(
+    controller: LiveController, data: Path
+) -> None:
+    """Not by the same function for the same user, which the controller has checked already, and not
+    by running the owner's job again."""
+    with corral.Client(controller.address, controller.token) as client:
+        token, _ = client.admin.create_token("another", role="admin")
+        first = client.submit(rows, (str(data),), read=[data], user="somebody", wait=False)
+        assert first.result() == 2
+        with corral.Client(controller.address, token) as other:
+            with pytest.raises(ExceedsAllWorkers, match="jobs may not read"):
+                other.submit(rows, (str(data),), read=[data], user="somebody", wait=False)
+            with pytest.raises(ExceedsAllWorkers, match="jobs may not read"):
+                other.job(first.id).retry()
+        assert first.retry().result() == 2
+
+
 @pytest.fixture
 def open_to_all(tmp_path: Path, data: Path) -> Iterator[LiveController]:
     home = tmp_path / "home"

@@ -247,3 +247,18 @@ def test_through_a_link_the_same_is_left_out(make: Make, tmp_path: Path) -> None
     (tmp_path / "well" / "more.py").write_text("")
     packed("well")._look_again = 0.0
     assert names("well") == ["well/__init__.py", "well/made.py", "well/more.py"]
+
+
+def test_what_cannot_be_sent_is_said(make: Make, tmp_path: Path) -> None:
+    make(heath__grass_py="")
+    (tmp_path / "heath" / "itself.py").symlink_to("itself.py")
+    assert names("heath") == ["heath/grass.py"]
+    (tmp_path / "heath" / "caf\udce9.txt").write_text("")
+    said = own_code.CodeAlong(["heath"])
+    with pytest.raises(InvalidJob, match="is no text"):
+        said.packed()
+
+
+def test_a_module_that_is_gone_meanwhile_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJob, match=r"gone\.py' cannot be read: No such file"):
+        own_code._read(str(tmp_path / "gone.py"))

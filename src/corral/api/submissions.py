@@ -110,8 +110,9 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
     )
 
 
-_met: dict[tuple[bytes, QueueClass, str, bool, int], Job] = {}
-"""Jobs checked lately, by the bytes that calls share: a program calls its functions again."""
+_met: dict[tuple[bytes, QueueClass, Caller, int], Job] = {}
+"""Jobs checked lately, by the bytes that calls share: a program calls its functions again. Of each
+caller apart: who asks decides whose the job is and what it may read."""
 
 
 def _like(
@@ -119,8 +120,7 @@ def _like(
 ) -> Job:
     """What the calls have in common, as the first of them."""
     data = request.like.SerializeToString(deterministic=True)
-    said = request.like.user
-    key = (data, default, caller.user(said), caller.on_behalf(said), id(limits))
+    key = (data, default, caller, id(limits))
     job = _met.get(key)
     if job is None:
         request.like.function.arguments.CopyFrom(request.calls[0].arguments)

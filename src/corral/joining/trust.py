@@ -39,7 +39,7 @@ CERTIFICATE_BYTES = 65_536
 
 def kept_certificate(folder: Path) -> tuple[Path, Path]:
     """The certificate and the key in a folder that only its owner reads, made on first use."""
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate, key = _pair(folder)
     if certificate.exists() and key.exists():
         _check_pair(certificate, key)
         return certificate, key
@@ -55,6 +55,10 @@ def kept_certificate(folder: Path) -> tuple[Path, Path]:
             "the disk has space left and that the folder is yours, then start again."
         ) from error
     return certificate, key
+
+
+def _pair(folder: Path) -> tuple[Path, Path]:
+    return folder / "certificate.pem", folder / "key.pem"
 
 
 def _check_pair(certificate: Path, key: Path) -> None:
@@ -114,13 +118,15 @@ def _begun(name: str, public_key: ec.EllipticCurvePublicKey) -> x509.Certificate
 
 def shown_certificate(folder: Path, places: Iterable[str]) -> Path:
     """The file that connections are shown, for these names and addresses; the kept certificate
-    vouches for it, so that whoever knows that one needs to hear nothing of a change."""
+    vouches for it, so that whoever knows that one needs to hear nothing of a change. That one is
+    read and never made here: a controller that runs would become one that nobody knows."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    certificate, key = kept_certificate(folder)
+    certificate, key = _pair(folder)
     shown, pem = folder / "shown.pem", certificate.read_bytes()
+    _check_pair(certificate, key)
     named = _named(places)
     if _names_in(shown, pem) == set(named):
         return shown

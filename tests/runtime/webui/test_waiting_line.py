@@ -122,3 +122,22 @@ def test_a_cancel_leaves_the_line(webui: WebUI, opened: Open, fake: FakeWebUI) -
     first.wait()
     third.wait()
     assert third.rendered is not None
+
+
+@pytest.mark.parametrize("odd", ["", "x", "-1-2-3", "²"])
+def test_a_file_that_nobody_of_ours_made_is_none_who_waits(tmp_path: Path, odd: str) -> None:
+    Path(f"{turn(tmp_path)._path}.waits-{odd}").write_text("")
+    assert served(in_line(tmp_path, "alpha", "alpha")) == [0, 1]
+
+
+def test_a_note_is_whole_also_where_its_writer_is_killed_before_it_cuts_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = turn(tmp_path)
+    assert first.take()
+    first.write(user={"samples_format": "webp"}, model="a" * 100)
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "ftruncate", lambda *_: None)
+        first.write(model="b")
+    assert first.read() == {"user": {"samples_format": "webp"}, "model": "b"}
+    first.release()

@@ -240,6 +240,7 @@ def _retry(router: APIRouter, parts: Parts) -> None:
         caller = caller_of(request)
         asked = Retry.asked(
             user=None if caller.role is Role.ADMIN else caller.name,
+            is_owners=caller.is_owner,
             worker=worker,
             apart=apart,
             from_start=from_start,

@@ -119,6 +119,7 @@ class JobCalls(Calls):
         job = await self._parts.queue.find(request.job_id)
         asked = Retry.asked(
             user=None if caller.role is Role.ADMIN else caller.name,
+            is_owners=caller.is_owner,
             worker=request.worker,
             apart=request.apart,
             from_start=request.from_start,

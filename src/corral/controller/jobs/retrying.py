@@ -20,6 +20,8 @@ class Retry(Struct, frozen=True):
 
     user: str | None = None
     """Whose the new job is; None: whose it was."""
+    is_owners: bool = False
+    """The home's own token asks for it: what that one let the first job read, this one reads."""
     worker: str = ""
     """The only one that may have it."""
     apart: bool = False
@@ -57,6 +59,8 @@ class Retry(Struct, frozen=True):
         if self.retries is not None:
             again = replace(again, retries=self.retries)
         needs = document.needs
+        if needs.owned and not self.is_owners:
+            needs = replace(needs, owned=False)
         if self.worker:
             needs = replace(needs, worker=self.worker)
         if self.memory_gb is not None:

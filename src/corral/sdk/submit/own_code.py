@@ -153,7 +153,21 @@ def _closure(names: Iterable[str]) -> Iterator[OwnRoot]:
         yield root
         for file in _Walk([root]).files:
             if file.path.endswith(".py"):
-                todo += _imported(Path(file.path).read_bytes())
+                todo += _imported(_read(file.path))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: OSError) -> InvalidJob:
+    return InvalidJob(
+        f"{path!r} cannot be read: {error.strerror}. Mend or remove it, name what stays in a "
+        f"{CORRAL} file beside it, or say yourself what goes, code=[…]."
+    )
 
 
 def _imported(source: bytes) -> Iterator[str]:
@@ -238,13 +252,13 @@ class _Walk:
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
-            raise InvalidJob(f"{folder} cannot be read: {error.strerror}.") from None
+            raise _unreadable(folder, error) from None
         for entry in entries:
             if entry.name in IGNORED or entry.name.startswith("."):
                 if entry.name in (GIT, CORRAL):
                     self.stamps[entry.path] = _stamp(entry.path)
                 continue
-            is_folder = entry.is_dir()
+            is_folder = os.path.isdir(entry.path)  # `entry` raises of a link to itself
             left_out = ignores.leaves_out(entry.path, is_folder=is_folder)
             if is_folder:
                 if not left_out and not is_environment(Path(entry.path)):
@@ -252,7 +266,7 @@ class _Walk:
                     self._folder(entry.path, below, ignores, above | {real})
                 continue
             goes = not left_out or (left_out == GIT and entry.path in _loaded_files())
-            if goes and entry.is_file() and not entry.name.endswith(".pyc"):
+            if goes and os.path.isfile(entry.path) and not entry.name.endswith(".pyc"):
                 self._file(f"{prefix}{entry.name}", entry.path)
 
     def _file(self, name: str, path: str) -> None:

@@ -362,4 +362,8 @@ def write_zip(files: list[tuple[str, Path]], what: str) -> bytes:
                 progress.advance(len(data))
     except OSError as error:
         raise InvalidJob(f"{error.filename} cannot be read: {error.strerror}.") from None
+    except UnicodeEncodeError as error:
+        raise InvalidJob(
+            f"The name {error.object!r} is no text (UTF-8), so it cannot be sent. Rename the file."
+        ) from None
     return buffer.getvalue()

@@ -69,7 +69,8 @@ class Turn:
     def write(self, **values: Any) -> None:
         text = json.dumps({**self.read(), **values}).encode()
         os.lseek(self._fd, 0, os.SEEK_SET)
-        os.write(self._fd, text)
+        # Whoever is killed before the cut leaves spaces behind it, and no rest of the note before.
+        os.write(self._fd, text.ljust(os.fstat(self._fd).st_size))
         os.ftruncate(self._fd, len(text))
 
 

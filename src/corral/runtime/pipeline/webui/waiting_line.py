@@ -63,7 +63,7 @@ class WaitingLine:
 
     def _others(self, us: str) -> list[str]:
         found = sorted(one for one in os.listdir(self._folder) if one.startswith(self._prefix))
-        return [one for one in found if one != us]
+        return [one for one in found if one != us and self._since(one)]
 
     def _before_us(self, loaded: str) -> bool:
         ours = self._place(self._name, self._model, loaded)
@@ -74,9 +74,13 @@ class WaitingLine:
         return False
 
     def _place(self, name: str, model: str | None, loaded: str) -> tuple[bool, str]:
-        since = int(name.removeprefix(self._prefix).partition("-")[0])
-        overdue = time.time_ns() - since > PASSED_S * 1e9
+        overdue = time.time_ns() - self._since(name) > PASSED_S * 1e9
         return not (overdue or model is None or model == loaded), name
+
+    def _since(self, name: str) -> int:
+        """0 where nobody of ours made that name: others may write where runners share a folder."""
+        told = name.removeprefix(self._prefix).partition("-")[0]
+        return int(told) if told.isascii() and told.isdigit() else 0
 
     def _waiting(self, name: str) -> str | None:
         """What it wants; None where nobody waits there any more."""
