@@ -262,3 +262,48 @@ def test_what_cannot_be_sent_is_said(make: Make, tmp_path: Path) -> None:
 def test_a_module_that_is_gone_meanwhile_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidJob, match=r"gone\.py' cannot be read: No such file"):
         own_code._read(str(tmp_path / "gone.py"))
+
+
+def test_links_without_end_are_refused_soon(tmp_path: Path) -> None:
+    folder = tmp_path / "webbed"
+    for n in range(9):
+        (folder / f"n{n}").mkdir(parents=True)
+        for other in range(9):
+            if other != n:
+                (folder / f"n{n}" / f"to{other}").symlink_to(folder / f"n{other}")
+    (folder / "__init__.py").touch()
+    along = own_code.along_of({"code": [folder]})
+    assert along is not None
+    with pytest.raises(TooLarge, match="more than 50,000 files and folders"):
+        along.packed()
+    deep = tmp_path / "deep"
+    place = deep
+    for _ in range(120):
+        place /= "d"
+    place.mkdir(parents=True)
+    (deep / "__init__.py").touch()
+    along = own_code.along_of({"code": [deep]})
+    assert along is not None
+    with pytest.raises(InvalidJob, match="lies in more than 100 folders"):
+        along.packed()
+
+
+def test_a_file_that_goes_away_meanwhile_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "fleeting"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (gone := folder / "gone.py").touch()
+    write_zip = packages.write_zip
+
+    def late(files: list[tuple[str, Path]], what: str) -> bytes:
+        gone.unlink(missing_ok=True)
+        return write_zip(files, what)
+
+    monkeypatch.setattr("corral.sdk.submit.own_code.write_zip", late)
+    along = own_code.along_of({"code": [folder]})
+    assert along is not None
+    code = along.packed()
+    assert code is not None
+    assert code.count == 1

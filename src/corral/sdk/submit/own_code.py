@@ -7,6 +7,7 @@ too, so it is done so rarely that it never takes more than a twentieth of the ti
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -26,6 +27,10 @@ from corral.sdk.submit.packages import IGNORED, is_environment, write_zip
 
 LIMIT = 250_000_000
 """Bytes of all files together, before they are packed."""
+MOST_ENTRIES, DEEPEST = 50_000, 100
+"""Of files and folders that are looked at, and of folders in each other: links can make more of
+them than anybody has."""
+LOOKS = 3
 LOOK_SHARE = 20
 _IMPORT = re.compile(
     rb"(?:^|[:;])[ \t]*(?:from[ \t]+([^\W\d]\w*)|import[ \t]+([^\W\d][^\n;#]*))", re.MULTILINE
@@ -121,11 +126,19 @@ def _kept(key: object, roots: Callable[[], Iterable[OwnRoot]]) -> OwnCode:
     with _lock:
         known = _packed.get(key)
         if known is None or not known.is_current():
-            known = _packed[key] = _pack(list(roots()))
+            known = _packed[key] = _packed_again(roots)
         if known.sha256 not in _said:
             _said.add(known.sha256)
             _say(known)
         return known
+
+
+def _packed_again(roots: Callable[[], Iterable[OwnRoot]]) -> OwnCode:
+    """Files that an editor or a checkout takes away meanwhile are no reason to fail."""
+    for _ in range(LOOKS - 1):
+        with contextlib.suppress(InvalidJob):
+            return _pack(list(roots()))
+    return _pack(list(roots()))
 
 
 def _say(code: OwnCode) -> None:
@@ -234,7 +247,7 @@ class _Walk:
         self.files: list[CodeFile] = []
         self.stamps: dict[str, Stamp] = {}
         self._sizes: dict[str, int] = {}
-        self._total = 0
+        self._total = self._entries = 0
         for root in roots:
             for place in map(Path.resolve, root.places):
                 if place.is_dir():
@@ -247,12 +260,23 @@ class _Walk:
         real = os.path.realpath(folder)
         if real in above:
             return  # a link back to a folder that we are inside of
+        if len(above) > DEEPEST:
+            raise InvalidJob(
+                f"{folder} lies in more than {DEEPEST} folders: is that a link's doing?"
+            )
         ignores = ignores.inside(folder)
         self.stamps[folder] = _stamp(folder)
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
             raise _unreadable(folder, error) from None
+        self._entries += len(entries)
+        if self._entries > MOST_ENTRIES:
+            raise TooLarge(
+                f"The own code that would go along, with the folder {folder} in it, has more than "
+                f"{MOST_ENTRIES:,} files and folders. Name what stays in a {CORRAL} file beside "
+                "it; or say yourself what goes, code=[…], or that nothing does, code=()."
+            )
         for entry in entries:
             if entry.name in IGNORED or entry.name.startswith("."):
                 if entry.name in (GIT, CORRAL):
