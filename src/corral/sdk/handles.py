@@ -266,7 +266,7 @@ async def value(connection: Connection, ended: views.Ended, workload: str = Work
         pieces: list[bytes] = []
         await connection.get(ended.job_id, "result", ended.result.sha256, pieces.append)
         data = b"".join(pieces)
-    return results.value_of(data, workload)
+    return results.value_of(data, workload, job_id=ended.job_id)
 
 
 class Text:
