@@ -90,7 +90,7 @@ class Direct:
         if ended.state == State.SUCCEEDED and returned and not ended.result.data:
             return NOTHING, reply
         for message in reply.events:
-            if message.HasField("output") or message.HasField("progress"):
+            if message.HasField("output") or message.HasField("progress") or message.state.code:
                 event = read_event(message)
                 assert event is not None
                 show(event)
