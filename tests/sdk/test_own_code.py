@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -225,6 +227,29 @@ class Duck: pass
     along = own_code.CodeAlong()
     packages.pickle_arguments((3,), {"k": paddock.Duck()}, along)
     assert along.met == {"paddock"}
+
+
+def test_a_cached_function_goes_by_name_where_its_name_finds_it(make: Make) -> None:
+    make(
+        mill_py="""
+import functools
+@functools.lru_cache
+def grind(x): return x * 2
+def _plain(x): return x * 3
+hidden = functools.cache(_plain)
+"""
+    )
+    mill = importlib.import_module("mill")
+    for function in (mill.grind, functools.partial(mill.grind, 2)):
+        along = own_code.CodeAlong()
+        data = packages.pickle_function(function, along)
+        assert along.met == {"mill"}
+        assert b"operator" not in data
+        along = own_code.CodeAlong()
+        packages.pickle_arguments((function,), {}, along)
+        assert along.met == {"mill"}
+    hidden = pickle.loads(packages.pickle_function(mill.hidden, own_code.CodeAlong()))
+    assert (hidden(2), hidden.cache_parameters()["maxsize"]) == (6, None)
 
 
 @pytest.mark.parametrize("said", ["lib", 3, [3], ["nowhere"], [sys]])

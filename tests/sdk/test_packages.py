@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import importlib
 import io
 import json
@@ -27,6 +28,7 @@ from corral.sdk.submit import own_modules, packages
 MODULES = {
     "shed/__init__.py": "LOCATION = 'garden'\n",
     "shed/tools.py": """
+        import functools
         import threading
         import shed.rakes
         from shed.rakes import Rake
@@ -62,6 +64,13 @@ MODULES = {
 
         def in_circles(x):
             return shed.rakes.back(x)
+
+        @functools.cache
+        def cached(x):
+            return 1 if x == 0 else x * cached(x - 1)
+
+        def through_cached(x):
+            return cached(x) + COUNT
     """,
     "shed/rakes.py": """
         import dataclasses
@@ -150,6 +159,21 @@ def test_every_kind_of_function_travels(shed: Any) -> None:
         (lambda functions: functions[0](1), [shed.plain]),
         (os.path.basename, "/a/b"),
     ) == [4, 8, 26, 24, 14, 4, 12, 6, 13, 5, 8, 4, "b"]
+
+
+def test_cached_functions_travel(shed: Any) -> None:
+    @functools.lru_cache(maxsize=2, typed=True)
+    def mine(x: int) -> int:
+        maxsize, typed = mine.cache_parameters().values()
+        return mine(x - 1) * 2 if x else int(str(maxsize)) + bool(typed)
+
+    assert elsewhere(
+        (shed.cached, 4),
+        (shed.through_cached, 3),
+        (functools.partial(shed.cached), 3),
+        (lambda function: function(3), shed.cached),
+        (mine, 2),
+    ) == [24, 9, 6, 6, 12]
 
 
 def test_own_classes_come_back_as_themselves(shed: Any) -> None:

@@ -17,6 +17,7 @@ from corral.runtime.failures import from_exception
 from corral.sdk import results
 from corral.sdk.client import Client
 from corral.sdk.remote_errors import error_of
+from corral.sdk.submit import own_modules
 from tests.live import LiveController
 
 
@@ -64,6 +65,18 @@ def test_its_attributes_are_those_of_what_was_raised() -> None:
     assert isinstance(error, UnicodeDecodeError)
     assert (error.object, error.reason) == (b"\xff", "invalid start byte")
     assert str(failed(KeyError("name"))) == "Job 01job failed: KeyError: 'name'"
+
+
+def test_its_args_are_those_of_what_was_raised() -> None:
+    error = failed(KeyError("nokey", 3))
+    assert error.args == ("nokey", 3)
+    assert str(error) == error.message == "Job 01job failed: KeyError: ('nokey', 3)"
+    assert failed(FileNotFoundError(2, "No such file", "x")).args == (2, "No such file")
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.args, str(again)) == (error.args, str(error))
+    group: Any = failed(ExceptionGroup("two", [ValueError(1)]))
+    assert (group.args[0], str(group).partition(":")[0]) == ("two", "Job 01job failed")
+    assert str(failed(ValueError("x"), pickled=None)) == "Job 01job failed: ValueError: x"
 
 
 def test_groups_are_taken_apart_as_ever() -> None:
@@ -196,6 +209,38 @@ def test_a_result_that_cannot_be_made_here_says_that_the_job_succeeded(
     data = gone(monkeypatch, lambda module: monkeypatch.delitem(sys.modules, module.__name__))
     with pytest.raises(JobError, match=r"succeeded.*'at_the_worker_alone', which is not installed"):
         results.value_of(data)
+    with pytest.raises(
+        JobError, match=r"Job 01job succeeded.*client.job\('01job'\).result"
+    ) as caught:
+        results.value_of(data, job_id="01job")
+    assert caught.value.job_id == "01job"
+
+
+def test_a_class_that_this_program_has_no_more_says_where_it_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One's own may have changed since it was loaded; a library's is of another version."""
     data = gone(monkeypatch, lambda module: delattr(module, "Table"))
-    with pytest.raises(JobError, match=r"succeeded.*Can't get attribute 'Table'"):
+    monkeypatch.setitem(own_modules._roots, "at_the_worker_alone", True)
+    with pytest.raises(JobError, match=r"'Table' of your at_the_.*start the program again") as own:
         results.value_of(data)
+    assert "<module" not in str(own.value)
+    monkeypatch.setitem(own_modules._roots, "at_the_worker_alone", False)
+    with pytest.raises(JobError, match=r"'Table' of at_the_worker_alone\. A library.*version"):
+        results.value_of(data)
+
+
+def refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a known BitGenerator module.")
+
+
+class OfAnotherVersion:
+    def __reduce__(self) -> Any:
+        return refuse, ("PCG64",)
+
+
+def test_a_result_that_refuses_to_be_made_names_job_and_versions() -> None:
+    with pytest.raises(JobError, match=r"ValueError: PCG64.*another version") as caught:
+        results.value_of(pickle.dumps(OfAnotherVersion()), job_id="01job")
+    assert caught.value.job_id == "01job"
+    assert isinstance(caught.value.__cause__, ValueError)

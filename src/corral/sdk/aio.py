@@ -13,7 +13,7 @@ from corral.contract import views
 from corral.contract.read_views import read, read_event
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass, Workload
-from corral.sdk import mapping
+from corral.sdk import mapping, start_notes
 from corral.sdk.administration import AsyncAdministration, AsyncSecrets
 from corral.sdk.files import assets
 from corral.sdk.files.assets import Asset
@@ -22,6 +22,7 @@ from corral.sdk.handles import AsyncHandle, ProgressSink, Sink, shower, value
 from corral.sdk.images import batches
 from corral.sdk.images.batches import AsyncBatchHandle, AsyncPresets, Plan
 from corral.sdk.images.learning import AsyncLearning
+from corral.sdk.start_notes import StartNotes
 from corral.sdk.submit.outgoing import HOLD_S, OutgoingJob, function_job, script_job
 from corral.sdk.submit.submission import Filters, Options
 from corral.sdk.transport.connection import Connection, locate
@@ -283,11 +284,15 @@ class AsyncClient:
         """Submits and waits a moment on one call, which is all that a short job takes; a longer
         one is followed from there. Whoever stops waiting cancels the job."""
         show = shower(output, progress)
+        timer: asyncio.TimerHandle | None = None
         submitting = asyncio.ensure_future(self._send(job, HOLD_S)) if reply is None else None
         try:
             if submitting is not None:
                 reply = await asyncio.shield(submitting)
             assert reply is not None
+            notes = StartNotes(reply.job_ids[0])
+            if output == "print":
+                timer = asyncio.get_running_loop().call_later(start_notes.SILENCE_S, notes.silence)
             async with contextlib.aclosing(self._events_behind(reply)) as lists:
                 async for messages in lists:
                     for message in messages:
@@ -295,6 +300,7 @@ class AsyncClient:
                         if isinstance(event, views.Ended):
                             return await value(self._connection, event)
                         if event is not None:
+                            notes.see(event)
                             show(event)
         except asyncio.CancelledError:
             with contextlib.suppress(CorralError, TimeoutError):
@@ -304,6 +310,9 @@ class AsyncClient:
                         reply = await submitting
                     await self.job(reply.job_ids[0]).cancel()
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
         job_id = reply.job_ids[0]
         raise Unavailable("The controller ended the stream before the job did.", job_id=job_id)
 

@@ -20,7 +20,7 @@ from corral.contract.read_views import ended_of, read, read_event
 from corral.core.errors import BlobNotFound, Forbidden, InvalidJob, JobError
 from corral.core.job import State, Workload
 from corral.core.text import seconds
-from corral.sdk import remote_errors, results
+from corral.sdk import remote_errors, results, start_notes
 from corral.sdk.bridge import Bridged, bridged, shared_bridge
 from corral.sdk.files import downloads
 from corral.sdk.transport.connection import Connection
@@ -266,7 +266,7 @@ async def value(connection: Connection, ended: views.Ended, workload: str = Work
         pieces: list[bytes] = []
         await connection.get(ended.job_id, "result", ended.result.sha256, pieces.append)
         data = b"".join(pieces)
-    return results.value_of(data, workload)
+    return results.value_of(data, workload, job_id=ended.job_id)
 
 
 class Text:
@@ -300,6 +300,8 @@ def shower(output: Sink, progress: ProgressSink = None) -> Callable[[views.Event
             write(event)
         elif isinstance(event, views.Progress) and progress is not None:
             progress(event)
+        elif output == "print" and (failed := start_notes.failed_attempt(event)):
+            start_notes.say(failed)
 
     return show
 

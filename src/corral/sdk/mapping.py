@@ -220,7 +220,8 @@ class MapCall:
 
     async def _value(self, event: pb.JobEvent) -> Any:
         if event.ended.state == State.SUCCEEDED and event.ended.result.data:
-            return results.value_of(event.ended.result.data)  # of most, and there may be millions
+            data = event.ended.result.data  # of most, and there may be millions
+            return results.value_of(data, job_id=event.job_id)
         ended = read_event(event)
         assert isinstance(ended, Ended)
         try:

@@ -68,6 +68,7 @@ def _also(raised: Any, sentence: str, cause: Exception | None) -> JobError:
     error = builtin.__new__(both, sentence, *parts)
     error.args = (sentence,)
     if cause is not None:
+        error.args = BaseException.args.__get__(cause)  # type: ignore[attr-defined]
         _take_over(error, cause)
     return error  # type: ignore[no-any-return]
 
@@ -81,7 +82,7 @@ def _both(raised: type[Exception]) -> type[Exception]:
         "args": BaseException.__dict__["args"],
         "__setattr__": BaseException.__setattr__,
         "__module__": "corral",
-        "__str__": lambda error: error.args[0],  # a KeyError would quote it
+        "__str__": lambda error: error.message,
         "__reduce_ex__": lambda error, _: (error_of, (error.job_id, State.FAILED, error.failure)),
     }
     return type(f"JobFailed[{raised.__name__}]", (JobFailed, raised), ours)

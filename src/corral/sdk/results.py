@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -15,6 +16,7 @@ import cloudpickle
 
 from corral.core.errors import JobError
 from corral.core.job import Workload
+from corral.sdk.submit.own_modules import first_party
 
 
 def is_pickled(workload: str) -> bool:
@@ -32,30 +34,51 @@ def is_pickled(workload: str) -> bool:
             assert_never(known)
 
 
-def value_of(data: bytes, workload: str = Workload.PYTHON) -> Any:
+def value_of(data: bytes, workload: str = Workload.PYTHON, *, job_id: str = "") -> Any:
     """The value a function returned; scripts return none. What is not code has a result in JSON,
     whatever its worker says."""
     if is_pickled(workload):
-        return _unpickled(data)
+        try:
+            return _Unpickler(data).load()
+        except MemoryError:
+            raise
+        except Exception as error:  # a class of any library has its own way to refuse
+            raise JobError(_why_not(error, job_id), job_id=job_id or None) from error
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise JobError(
             f"The job's result is no JSON ({error}): its worker says nothing that can be read. Its "
-            "artifacts are there; `corral retry` runs it again."
+            "artifacts are there; `corral retry` runs it again.",
+            job_id=job_id or None,
         ) from None
 
 
-def _unpickled(data: bytes) -> Any:
-    try:
-        return _Unpickler(data).load()
-    except (ImportError, AttributeError) as error:
-        missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
-        what = f"the module {missing!r}, which is not installed here" if missing else str(error)
-        raise JobError(
-            f"The job succeeded, and its result cannot be made here: it needs {what}. Install in "
-            "this environment what the job had, and ask for the result again: it is kept."
-        ) from error
+_LACKING = re.compile(r"Can't get attribute '([^']+)' on <module '([\w.]+)'")
+
+
+def _why_not(error: Exception, job_id: str) -> str:
+    """Of a result that cannot be made here: what is missing, and what to do."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        because = f"it needs the module {error.name!r}, which is not installed here"
+        todo = "Install in this environment what the job had"
+    elif (found := _LACKING.search(str(error))) and first_party(found[2]):
+        because = f"it needs {found[1]!r} of your {found[2]}, which this program has without it"
+        todo = f"If you have changed {found[2]} since it was loaded, start the program again"
+    else:
+        what = f"it needs {found[1]!r} of {found[2]}" if found else _told(error)
+        because = f"{what}. A library may be of another version here than on the worker"
+        todo = "Install here the version that the job had"
+    asked = f"client.job({job_id!r}).result()" if job_id else "ask for the result again"
+    job = f"Job {job_id}" if job_id else "The job"
+    return (
+        f"{job} succeeded, and its result cannot be made here: {because}. {todo}; the result is "
+        f"kept: {asked}."
+    )
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(".: ")
 
 
 class _Unpickler(pickle.Unpickler):

@@ -129,8 +129,10 @@ class Screen:
         self.free.set()
 
     def say_waiting(self, job_id: str) -> None:
+        from corral.sdk.start_notes import waiting
+
         if self._waits and self.free.is_set():
-            output.say(f"waiting; `corral why {job_id}` says for what", style="dim")
+            output.say(waiting(job_id), style="dim")
 
     def say_silent(self, worker: str, silent_s: float) -> None:
         """Once for each time that it falls silent."""
@@ -141,6 +143,7 @@ class Screen:
 
     def show(self, event: Event) -> None:
         from corral.contract import views
+        from corral.sdk.start_notes import failed_attempt
 
         self.quiet = False
         self._waits = self._waits and getattr(event, "state", "") == "queued"
@@ -148,10 +151,9 @@ class Screen:
             self._bar.write(event.stream, event.data, event.skipped)
         elif isinstance(event, views.Progress):
             self._bar.update(event.fraction, event.message)
-        elif isinstance(event, views.StateChanged):
-            if event.code:
-                self._bar.clear()
-                output.say(f"Attempt {event.attempt}: {event.message}", style="yellow")
+        elif failed := failed_attempt(event):
+            self._bar.clear()
+            output.say(failed, style="yellow")
         elif isinstance(event, views.Ended):
             self._bar.close()
             _say_end(event)

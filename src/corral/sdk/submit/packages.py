@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import io
+import operator
 import pickle
 import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,22 @@ def _bring(found: FunctionType | type, along: CodeAlong) -> bool:
     return along.brings(found.__module__) and named
 
 
+_Cached = functools._lru_cache_wrapper
+"""What `functools.cache` and `lru_cache` make: pickled by its name, whether that can be found or
+not."""
+
+
+def _is_found_by_name(cached: _Cached[Any], along: CodeAlong | None) -> bool:
+    name = cached.__module__
+    if first_party(name) and not (along is not None and along.brings(name)):
+        return False
+    try:
+        found = operator.attrgetter(cached.__qualname__)(sys.modules[name])
+    except (AttributeError, KeyError):
+        return False
+    return found is cached
+
+
 def _imports(function: FunctionType) -> frozenset[str]:
     found = function.__globals__
     package = found.get("__package__") or (found.get("__name__") or "").rpartition(".")[0]
@@ -126,7 +143,7 @@ def _made_of(function: FunctionType) -> object | None:
     return parts
 
 
-@cache
+@functools.cache
 def _globals_in(code: CodeType) -> frozenset[str]:
     """Names of globals that code and the functions inside it look up."""
     inner = (_globals_in(const) for const in code.co_consts if isinstance(const, CodeType))
@@ -137,7 +154,7 @@ def _globals_in(code: CodeType) -> frozenset[str]:
 _LOOK_UP = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
-@cache
+@functools.cache
 def _names_in(code: CodeType) -> frozenset[str]:
     """Names of all that code and the functions inside it may look up."""
     inner = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
@@ -167,6 +184,8 @@ class _Plain(pickle.Pickler):
         cls = type(obj)
         if cls is FunctionType or cls is ModuleType:
             raise pickle.PicklingError
+        if cls is _Cached and not _is_found_by_name(obj, self._along):
+            raise pickle.PicklingError
         name = obj.__module__ if isinstance(obj, type) else cls.__module__
         if first_party(name) and not (self._along and self._along.brings(name)):
             raise pickle.PicklingError
@@ -194,6 +213,11 @@ class _Closed(cloudpickle.Pickler):  # type: ignore[misc]
                     if name not in _MACHINERY and not isinstance(value, _PROCESS_BOUND)
                 }
                 return ModuleType, (obj.__name__, obj.__doc__), contents
+        elif isinstance(obj, _Cached):
+            if _is_found_by_name(obj, self._along):
+                return NotImplemented
+            again = functools.lru_cache(**obj.cache_parameters())
+            return operator.call, (again, obj.__wrapped__)
         elif self._along is not None and isinstance(obj, FunctionType | type):
             named = _bring(obj, self._along)
             if isinstance(obj, FunctionType) and not named:

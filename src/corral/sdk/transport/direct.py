@@ -90,14 +90,16 @@ class Direct:
         if ended.state == State.SUCCEEDED and returned and not ended.result.data:
             return NOTHING, reply
         for message in reply.events:
-            if message.HasField("output") or message.HasField("progress"):
+            if message.HasField("output") or message.HasField("progress") or message.state.code:
                 event = read_event(message)
                 assert event is not None
                 show(event)
         if ended.state != State.SUCCEEDED:
             failure = read(ended.failure) if ended.HasField("failure") else None
             raise remote_errors.error_of(reply.job_ids[0], ended.state, failure)
-        return (results.value_of(ended.result.data) if returned else None), reply
+        if not returned:
+            return None, reply
+        return results.value_of(ended.result.data, job_id=reply.job_ids[0]), reply
 
 
 class NotDirect(Direct):
