@@ -142,6 +142,6 @@ def _progress(progress: Any, view: JobView) -> str:
 
         progress = replace(progress, fraction=None, message="")
     share = f"{progress.fraction * 100:.0f} %" if progress.fraction is not None else ""
-    metrics = ", ".join(f"{name} {value:g}" for name, value in progress.metrics.items())
+    metrics = ", ".join(f"{name} {value:g}" for name, value in sorted(progress.metrics.items()))
     step = f"step {progress.step}" if progress.step is not None else ""
     return "  ".join(part for part in (share, progress.message, step, metrics) if part)
