@@ -54,6 +54,24 @@ def test_a_training_that_diverged_does_not_look_healthy(controller: LiveControll
     assert json.loads(by_cli, parse_constant=pytest.fail)["progress"] == by_rest
 
 
+def save() -> None:
+    from corral import job
+
+    job.checkpoint(b"0" * 3_000_000)
+    raise LookupError
+
+
+def test_a_checkpoint_is_shown(controller: LiveController) -> None:
+    with corral.Client(controller.address, controller.token) as client:
+        handle = client.submit(save)
+        with pytest.raises(LookupError):
+            handle.result()
+    shown = asked(controller, "show", handle.id).stdout.splitlines()
+    (line,) = (one for one in shown if one.startswith("checkpoint "))
+    assert "MB, " in line
+    assert line.endswith(" ago")
+
+
 def test_logs_of_a_batch_progress_of_the_past_and_words_of_failures(
     controller: LiveController,
 ) -> None:

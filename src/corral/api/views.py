@@ -29,6 +29,7 @@ from corral.core.events import (
     ArtifactStored,
     AttemptPlaced,
     AttemptStarted,
+    CheckpointStored,
     JobCancelled,
     JobFailed,
     JobRejected,
@@ -179,6 +180,8 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         if over and looked_at >= LOOKED_AT:
             view.more_artifacts = True
             break
+        if isinstance(fact, CheckpointStored) and not view.HasField("last_checkpoint"):
+            view.last_checkpoint.CopyFrom(filled(pb.CheckpointView, fact))
         if isinstance(fact, ArtifactStored):
             artifacts.setdefault(fact.name, fact)
     view.artifacts.extend(filled(pb.ArtifactView, one) for one in reversed(artifacts.values()))

@@ -97,6 +97,13 @@ class Progressed(Shown, frozen=True):
     step: int | None = None
 
 
+class CheckpointView(Shown, frozen=True):
+    """The last checkpoint that a job stored: a retry goes on from there."""
+
+    size: int
+    at: float
+
+
 class JobView(Shown, frozen=True):
     job_id: str
     name: str
@@ -131,6 +138,7 @@ class JobView(Shown, frozen=True):
     for by itself."""
     duration: float = 0.0
     """Seconds after which an attempt is ended."""
+    last_checkpoint: CheckpointView | None = None
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""

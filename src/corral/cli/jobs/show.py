@@ -67,6 +67,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         ("ended", output.ago(view.ended_at)),
         ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
         ("progress", _progress(progress, view)),
+        ("checkpoint", _checkpoint(view)),
         ("result", size_of(view.result.size) if view.result else ""),
         ("artifacts", "\n".join(artifacts)),
         ("warnings", "\n".join(view.warnings)),
@@ -131,6 +132,13 @@ def _show_batch(batch: BatchHandle, view: BatchView, *, follow: bool, as_json: b
     if any(view.states.get(state) for state in batching.FAILED):
         told = batching.reasons(batch.jobs(batching.FAILED))
         output.show("\n" + "\n".join(told))
+
+
+def _checkpoint(view: JobView) -> str:
+    """What a retry goes on from."""
+    if view.last_checkpoint is None or view.state == "succeeded":
+        return ""
+    return f"{size_of(view.last_checkpoint.size)}, {output.ago(view.last_checkpoint.at)}"
 
 
 def _progress(progress: Any, view: JobView) -> str:
