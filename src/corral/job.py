@@ -88,7 +88,7 @@ def metric(
 ) -> None:
     """Report numbers: `metric(loss=0.1, step=3)`, `metric("loss", 0.1)` or `metric({"loss": 0.1})`.
 
-    Values that are not finite are left out: JSON has no word for them.
+    What is not finite is told too: a loss of NaN says that a training diverged.
     """
     if isinstance(values, str):
         if value is None:
@@ -97,12 +97,11 @@ def metric(
     elif values is not None:
         named.update(values)
     numbers = {str(name)[:METRIC_NAME_LIMIT]: float(number) for name, number in named.items()}
-    finite = {name: number for name, number in numbers.items() if number - number == 0}
     whole = None if step is None else int(step)
-    names = list(finite)
+    names = list(numbers)
     # A few per line, so that any number of metrics fits.
     for start in range(0, len(names), 5):
-        part = {name: finite[name] for name in names[start : start + 5]}
+        part = {name: numbers[name] for name in names[start : start + 5]}
         _say("metric", values=part, step=whole)
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import corral
 from corral.api.workers.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
 from corral.core.errors import Conflict
+from corral.core.frames import MetricValue
 from corral.core.job import Blob, Failure
 from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities
@@ -385,7 +386,7 @@ def test_what_it_says_on_the_way_is_cut_before_it_is_kept(
     asked: LiveController, rogue: Card
 ) -> None:
     """Everybody's list shows it, and what it says when it leaves is said of each job it had."""
-    names = {str(number) + LONG: 1.0 for number in range(3)}
+    names: dict[str, MetricValue] = {str(number) + LONG: 1.0 for number in range(3)}
     with (
         corral.Client(asked.address, asked.token) as client,
         Door(asked, rogue.credential) as door,

@@ -247,6 +247,39 @@ def test_a_kill_while_a_checkpoint_is_sent_leaves_a_whole_one(client: corral.Cli
     assert size in (1000, 30 << 20)
 
 
+def test_only_the_last_checkpoint_takes_room(
+    controller: LiveController, client: corral.Client
+) -> None:
+    def train() -> None:
+        import os
+
+        from corral import job
+
+        for _ in range(4):
+            job.checkpoint(os.urandom(3 << 20))
+            job.restore()  # until the controller has it
+        raise RuntimeError("diverged")
+
+    def large() -> set[str]:
+        found = (controller.home / "blobs").glob("??/*")
+        return {path.name for path in found if path.stat().st_size > 3 << 20}
+
+    before = large()
+    first = client.submit(train)
+    with pytest.raises(RuntimeError, match="diverged"):
+        first.result()
+    eventually(lambda: len(large() - before) == 1, "the others go")
+    (kept,) = large() - before
+    shown = first.status().last_checkpoint
+    assert shown is not None
+    assert shown.size > 3 << 20
+    again = first.retry()
+    with pytest.raises(RuntimeError, match="diverged"):
+        again.result()
+    eventually(lambda: len(large() - before) == 2, "the others go")
+    assert kept in large(), "the first job can still be retried from there"
+
+
 def test_a_failed_job_is_retried_from_its_checkpoint(client: corral.Client) -> None:
     def train(broken: str) -> list[int]:
         from corral import job

@@ -72,7 +72,7 @@ def test_progress_and_metrics_become_frames(runner: Runner) -> None:
         job.metric(loss=0.1, acc=1, step=3)
         job.metric("lr", 1e-3)
         job.metric({"a/b": 2.0}, step=4)
-        job.metric(bad=float("nan"))
+        job.metric(bad=float("nan"), over=float("inf"), under=-float("inf"))
 
     runner.value(tell)
     assert runner.kinds("progress") == [
@@ -82,6 +82,11 @@ def test_progress_and_metrics_become_frames(runner: Runner) -> None:
         {"frame": "metric", "values": {"loss": 0.1, "acc": 1.0}, "step": 3},
         {"frame": "metric", "values": {"lr": 0.001}, "step": None},
         {"frame": "metric", "values": {"a/b": 2.0}, "step": 4},
+        {
+            "frame": "metric",
+            "values": {"bad": "NaN", "over": "Infinity", "under": "-Infinity"},
+            "step": None,
+        },
     ]
 
 

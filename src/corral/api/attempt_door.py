@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
@@ -71,6 +72,8 @@ class AttemptDoor:
         self._store, self._blobs, self._limits = parts.store, parts.blobs, parts.limits
         self._parts, self._tokens, self._engines = parts, tokens, engines
         self._artifact_limit = artifact_limit
+        self._fetched: Counter[str] = Counter()
+        """Checkpoints that are on their way to an attempt now."""
 
     def routes(self) -> APIRouter:
         router = APIRouter(prefix="/attempts/{job}/{attempt}", include_in_schema=False)
@@ -187,26 +190,46 @@ class AttemptDoor:
         await self._store.append([_stored(job, attempt, name, blob, uri)])
         return _told(blob)
 
-    async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
+    async def put_checkpoint(self, request: Request, job: str, attempt: int) -> Response:
         await self._head(request, job, attempt)
-        blob = await self._kept(request)
-        await self._head(request, job, attempt)  # it may have been lost while the bytes came
+        blob = await self._kept(request, owner=job)
+        # It may have been lost while the bytes came.
+        before = (await self._head(request, job, attempt)).course.checkpoint
         fact = CheckpointStored(job, time.time(), attempt, blob.size, blob.sha256)
         await self._store.append([fact])
-        return _told(blob)
+        return _json(_told(blob), BackgroundTask(self._free_checkpoint, job, before))
+
+    async def _free_checkpoint(self, job: str, before: str) -> None:
+        """A newer one is durable: nothing goes on from this one any more."""
+        async with self._parts.retention.busy:
+            now = self._store.head(job).course.checkpoint
+            if before and before != now and not self._fetched[before]:
+                path = self._blobs.free(before, job)
+                if path is not None:
+                    await asyncio.to_thread(path.unlink)
 
     async def get_checkpoint(self, request: Request, job: str, attempt: int) -> FileResponse:
         head = await self._head(request, job, attempt)
         if not head.course.checkpoint:
             raise BlobNotFound(f"Job {job} has stored no checkpoint yet.", job_id=job)
-        return FileResponse(self._blobs.open_path(head.course.checkpoint))
+        sha256 = head.course.checkpoint
+        path = self._blobs.open_path(sha256)
+        self._fetched[sha256] += 1
 
-    async def _kept(self, request: Request) -> Blob:
+        def fetched() -> None:
+            self._fetched[sha256] -= 1
+            if not self._fetched[sha256]:
+                del self._fetched[sha256]
+
+        return FileResponse(path, background=BackgroundTask(fetched))
+
+    async def _kept(self, request: Request, owner: str = "") -> Blob:
         return await self._blobs.put(
             incoming.pieces(request, self._limits),
             limit=self._artifact_limit,
             too_large=ArtifactTooLarge,
             setting="artifact_limit",
+            owner=owner,
         )
 
     # --- for a process without an agent ---
@@ -275,5 +298,6 @@ def _told(blob: Blob) -> dict[str, object]:
     return {"sha256": blob.sha256, "size": blob.size}
 
 
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _json(value: object, then: BackgroundTask | None = None) -> Response:
+    data = msgspec.json.encode(value)
+    return Response(data, media_type="application/json", background=then)

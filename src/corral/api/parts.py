@@ -13,6 +13,7 @@ from corral.controller.files.artifacts import ArtifactIndex, Artifacts
 from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.history.listing import Listing
+from corral.controller.history.retention import Retention
 from corral.controller.images.learning import Learnings
 from corral.controller.images.learning_runs import LearningRuns
 from corral.controller.images.plans import Plans
@@ -76,3 +77,4 @@ class Parts:
     learning_runs: LearningRuns
     vault: Vault
     backups: Backups
+    retention: Retention

@@ -29,6 +29,7 @@ from corral.core.events import (
     ArtifactStored,
     AttemptPlaced,
     AttemptStarted,
+    CheckpointStored,
     JobCancelled,
     JobFailed,
     JobRejected,
@@ -78,7 +79,7 @@ def event_of(seen: Seen, names: Mapping[str, str]) -> pb.JobEvent | None:
             event.output.stream = frame.stream
             event.output.data = frame.data or frame.text.encode()
         else:
-            event.progress.CopyFrom(filled(pb.Progress, frame))
+            event.progress.CopyFrom(_progress(frame))
     else:
         event.at = seen.fact.at
         if not _tell(event, seen.fact, names):
@@ -145,6 +146,11 @@ def filled(message: Callable[..., M], *sources: msgspec.Struct, **other: Any) ->
     return message(**other)
 
 
+def _progress(frame: ProgressFrame) -> pb.Progress:
+    metrics = {name: float(value) for name, value in frame.metrics.items()}
+    return filled(pb.Progress, frame, metrics=metrics)
+
+
 def _blob(blob: Blob | None) -> pb.BlobRef | None:
     if blob is None:
         return None
@@ -162,7 +168,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         duration=head.duration_s,
     )
     if progress is not None:
-        view.progress.CopyFrom(filled(pb.Progress, progress))
+        view.progress.CopyFrom(_progress(progress))
     if not head.attempt and not head.state.ended:
         return view  # nothing more to tell, and nothing to read
     artifacts: dict[str, ArtifactStored] = {}
@@ -174,6 +180,8 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         if over and looked_at >= LOOKED_AT:
             view.more_artifacts = True
             break
+        if isinstance(fact, CheckpointStored) and not view.HasField("last_checkpoint"):
+            view.last_checkpoint.CopyFrom(filled(pb.CheckpointView, fact))
         if isinstance(fact, ArtifactStored):
             artifacts.setdefault(fact.name, fact)
     view.artifacts.extend(filled(pb.ArtifactView, one) for one in reversed(artifacts.values()))

@@ -360,7 +360,7 @@ class ArtifactView(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id", "models", "record", "more_artifacts", "worker_silent_s", "duration")
+    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id", "models", "record", "more_artifacts", "worker_silent_s", "duration", "last_checkpoint")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -396,6 +396,7 @@ class JobView(_message.Message):
     MORE_ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     WORKER_SILENT_S_FIELD_NUMBER: _ClassVar[int]
     DURATION_FIELD_NUMBER: _ClassVar[int]
+    LAST_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     state: str
@@ -424,7 +425,16 @@ class JobView(_message.Message):
     more_artifacts: bool
     worker_silent_s: float
     duration: float
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., record: _Optional[bytes] = ..., more_artifacts: _Optional[bool] = ..., worker_silent_s: _Optional[float] = ..., duration: _Optional[float] = ...) -> None: ...
+    last_checkpoint: CheckpointView
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., record: _Optional[bytes] = ..., more_artifacts: _Optional[bool] = ..., worker_silent_s: _Optional[float] = ..., duration: _Optional[float] = ..., last_checkpoint: _Optional[_Union[CheckpointView, _Mapping]] = ...) -> None: ...
+
+class CheckpointView(_message.Message):
+    __slots__ = ("size", "at")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    at: float
+    def __init__(self, size: _Optional[int] = ..., at: _Optional[float] = ...) -> None: ...
 
 class ListArtifactsRequest(_message.Message):
     __slots__ = ("job_id", "after", "limit", "name")

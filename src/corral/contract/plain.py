@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -28,7 +29,10 @@ def plain_event(event: views.Event) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Times to the microsecond; what follows is noise of the float. Other numbers are not ours."""
+    """Times to the microsecond; what follows is noise of the float. Other numbers are not ours.
+    What is not finite JSON has no number for: it gets the words that protobuf has for it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
         return [rounded(one) for one in value]
     if not isinstance(value, dict):

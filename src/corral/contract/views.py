@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from corral.core.job import ENDED, Blob, Failure
+
+MetricValue = Annotated[
+    float,
+    Meta(
+        description='In JSON "NaN", "Infinity" or "-Infinity" where it is not finite.',
+        extra_json_schema={"type": ["number", "string"]},
+    ),
+]
 
 
 class Shown(Struct, frozen=True):
@@ -55,7 +63,7 @@ class Output(Event, frozen=True, kw_only=True, tag="output"):
 class Progress(Event, frozen=True, kw_only=True, tag="progress"):
     fraction: float | None = None
     message: str = ""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, MetricValue] = {}
     step: int | None = None
 
 
@@ -85,8 +93,15 @@ class Progressed(Shown, frozen=True):
 
     fraction: float | None = None
     message: str = ""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, MetricValue] = {}
     step: int | None = None
+
+
+class CheckpointView(Shown, frozen=True):
+    """The last checkpoint that a job stored: a retry goes on from there."""
+
+    size: int
+    at: float
 
 
 class JobView(Shown, frozen=True):
@@ -123,6 +138,7 @@ class JobView(Shown, frozen=True):
     for by itself."""
     duration: float = 0.0
     """Seconds after which an attempt is ended."""
+    last_checkpoint: CheckpointView | None = None
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""

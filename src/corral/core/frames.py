@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +15,10 @@ def told_by(text: str, data: bytes) -> int:
     """What a piece of output adds to the running number of its attempt: its bytes. Progress and
     metrics add one. So two numbers say what lies between them, and what of that is missing."""
     return max(1, (len(text) if text.isascii() else len(text.encode())) + len(data))
+
+
+MetricValue = float | Literal["NaN", "Infinity", "-Infinity"]
+"""As JSON can say it. `float` reads all of them."""
 
 
 class OutputFrame(
@@ -39,7 +44,7 @@ class ProgressFrame(
     at: float
     fraction: float | None = None
     message: str = ""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, MetricValue] = {}
     step: int | None = None
     n: int = 0
 
@@ -72,7 +77,7 @@ def latest(known: ProgressFrame | None, told: ProgressFrame) -> ProgressFrame:
     )
 
 
-def _with(known: dict[str, float], told: dict[str, float]) -> dict[str, float]:
+def _with(known: dict[str, MetricValue], told: dict[str, MetricValue]) -> dict[str, MetricValue]:
     if not told:
         return known
     if len(known) < MOST_METRICS:

@@ -17,7 +17,7 @@ from corral.core.events import (
     AttemptReturned,
     EngineReport,
 )
-from corral.core.frames import MOST_METRICS, OutputFrame, ProgressFrame
+from corral.core.frames import MOST_METRICS, MetricValue, OutputFrame, ProgressFrame
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, Blob, Failure, JobId
 from corral.core.text import is_digest
 from corral.protocol import messages as wire
@@ -106,7 +106,7 @@ def _short(failure: Failure) -> Failure:
     )
 
 
-def _named(metrics: dict[str, float]) -> dict[str, float]:
+def _named(metrics: dict[str, MetricValue]) -> dict[str, MetricValue]:
     if len(metrics) <= MOST_METRICS and all(len(name) <= METRIC for name in metrics):
         return metrics
     return {name[:METRIC]: value for name, value in islice(metrics.items(), MOST_METRICS)}

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from corral.core.frames import told_by
+from corral.core.frames import MetricValue, told_by
 from corral.core.job import Blob, Failure, Size
 from corral.core.worker import MOST_GPUS, Word
 from corral.protocol.messages import MOST_STREAM
@@ -52,7 +52,7 @@ class OutputMessage(AttemptMessage, frozen=True, tag="output"):
 class ProgressMessage(AttemptMessage, frozen=True, tag="progress"):
     fraction: Annotated[float, Meta(ge=0, le=1)] | None = None
     message: str = ""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, MetricValue] = {}
     step: Annotated[int, Meta(ge=-(2**53), le=2**53)] | None = None
 
     @property

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
+from corral.core.frames import MetricValue
 from corral.core.job import Assignment, Blob, Failure, JobId
 from corral.core.worker import (
     MOST_GPUS,
@@ -140,7 +141,7 @@ class JobOutput(JobMessage, frozen=True):
 class JobProgress(JobMessage, frozen=True):
     fraction: float | None = None
     message: str = ""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, MetricValue] = {}
     step: Annotated[int, Meta(ge=-(2**53), le=2**53)] | None = None
     n: Number = 0
 

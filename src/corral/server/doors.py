@@ -103,6 +103,7 @@ class Doors:
             learning_runs=self.learning_runs,
             vault=storage.vault,
             backups=Backups(home, circle.retention, __version__),
+            retention=circle.retention,
         )
 
     def _rest(self) -> ASGIApp:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from corral.core.frames import MetricValue
 from corral.core.job import Blob, Failure, Size
 from corral.protocol.messages import MOST_STREAM
 
@@ -40,7 +41,7 @@ class ProgressLine(Frame, frozen=True, tag="progress"):
 
 
 class Metric(Frame, frozen=True, tag="metric"):
-    values: dict[str, float]
+    values: dict[str, MetricValue]
     step: Annotated[int, Meta(ge=-(2**53), le=2**53)] | None = None
 
 

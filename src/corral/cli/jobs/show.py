@@ -67,6 +67,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         ("ended", output.ago(view.ended_at)),
         ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
         ("progress", _progress(progress, view)),
+        ("checkpoint", _checkpoint(view)),
         ("result", size_of(view.result.size) if view.result else ""),
         ("artifacts", "\n".join(artifacts)),
         ("warnings", "\n".join(view.warnings)),
@@ -133,6 +134,13 @@ def _show_batch(batch: BatchHandle, view: BatchView, *, follow: bool, as_json: b
         output.show("\n" + "\n".join(told))
 
 
+def _checkpoint(view: JobView) -> str:
+    """What a retry goes on from."""
+    if view.last_checkpoint is None or view.state == "succeeded":
+        return ""
+    return f"{size_of(view.last_checkpoint.size)}, {output.ago(view.last_checkpoint.at)}"
+
+
 def _progress(progress: Any, view: JobView) -> str:
     """How far it is or was; of what succeeded only its figures, for it came to the end."""
     if progress is None:
@@ -142,6 +150,6 @@ def _progress(progress: Any, view: JobView) -> str:
 
         progress = replace(progress, fraction=None, message="")
     share = f"{progress.fraction * 100:.0f} %" if progress.fraction is not None else ""
-    metrics = ", ".join(f"{name} {value:g}" for name, value in progress.metrics.items())
+    metrics = ", ".join(f"{name} {value:g}" for name, value in sorted(progress.metrics.items()))
     step = f"step {progress.step}" if progress.step is not None else ""
     return "  ".join(part for part in (share, progress.message, step, metrics) if part)

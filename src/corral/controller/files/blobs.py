@@ -28,6 +28,8 @@ CHUNK = 1 << 20
 NOTED = ".pruned"
 """An empty file with this ending says that the bytes were here, and were removed on purpose."""
 COUNTED_ON_S = 3600.0
+MOST_ALONE = 10_000
+"""Of so many it is known who owns them; what is older goes with its job."""
 AT_ONCE = 16
 """Files that are open while they wait for one sync."""
 _NAME = re.compile(rf"[0-9a-f]{{64}}({re.escape(NOTED)})?")
@@ -45,6 +47,8 @@ class Blobs:
         self._arriving: set[str] = set()
         self._asked_for: dict[str, float] = {}
         """When somebody last counted on these bytes: a job that names them may be on its way."""
+        self._alone: dict[str, str] = {}
+        """Bytes that came for one job and that nobody else counted on since, with that job."""
         self.received = self.sent = 0
         """Bytes since the start."""
 
@@ -59,6 +63,7 @@ class Blobs:
         if sha256 in self._arriving or not path.exists():
             return False
         self._asked_for[sha256] = time.monotonic()
+        self._alone.pop(sha256, None)
         if path.parent.name not in self._settled:
             sync_folder(path.parent)  # it may come from a process that died before doing so
             sync_folder(self.folder)
@@ -111,6 +116,8 @@ class Blobs:
                 for file in files:
                     os.fsync(file.fileno())
             self._adopt(incoming)
+            for sha256 in incoming:
+                self._alone.pop(sha256, None)
         except OSError as error:
             for path in incoming.values():
                 path.unlink(missing_ok=True)
@@ -147,8 +154,10 @@ class Blobs:
         expected: str | None = None,
         too_large: type[TooLarge] = PackageTooLarge,
         setting: str = "package_limit",
+        owner: str = "",
     ) -> Blob:
-        """Stores a stream; refuses it past `limit` or where its digest is not as `expected`."""
+        """Stores a stream; refuses it past `limit` or where its digest is not as `expected`. With
+        an `owner`, a job, it can be freed as long as nobody else counts on these bytes."""
         incoming = self._incoming / secrets.token_hex(8)
         digest, size = hashlib.sha256(), 0
         try:
@@ -167,6 +176,7 @@ class Blobs:
             sha256 = digest.hexdigest()
             if expected is not None and expected != sha256:
                 raise InvalidJob(f"The bytes have sha256 {sha256}, not {expected} as announced.")
+            self._note_owner(sha256, owner)
             await asyncio.to_thread(self._adopt, {sha256: incoming})
             self.received += size
         except OSError as error:
@@ -174,6 +184,14 @@ class Blobs:
         finally:
             incoming.unlink(missing_ok=True)
         return Blob(sha256=sha256, size=size)
+
+    def _note_owner(self, sha256: str, owner: str) -> None:
+        known = sha256 in self._alone or sha256 in self._arriving or self.path(sha256).exists()
+        self._alone.pop(sha256, None)
+        if owner and not known:
+            self._alone[sha256] = owner
+            if len(self._alone) > MOST_ALONE:
+                del self._alone[next(iter(self._alone))]
 
     async def read(self, sha256: str) -> AsyncIterator[bytes]:
         with open(self.open_path(sha256), "rb") as file:
@@ -205,6 +223,14 @@ class Blobs:
                     with contextlib.suppress(FileNotFoundError):
                         found[entry.name] = entry.stat()
         return found
+
+    def free(self, sha256: str, owner: str) -> Path | None:
+        """Takes what nobody but its owner ever counted on out of the way, as `remove` does."""
+        if self._alone.get(sha256) != owner:
+            return None
+        del self._alone[sha256]
+        self._asked_for.pop(sha256, None)
+        return self.remove(sha256, noted=False)
 
     def remove(self, sha256: str, *, noted: bool) -> Path | None:
         """Takes a blob out of the way, unless somebody counts on it just now. `noted`: whoever asks

@@ -79,6 +79,8 @@ def words_to_frames(data: bytes, redactor: Redactor | None = None) -> list[bytes
         kind = word["frame"]
         if redactor is not None:
             checked = redactor.plain(checked)
+        if kind == "metric":
+            checked["values"] = {name: _spelled(one) for name, one in checked["values"].items()}
         if kind == before == "progress":
             frames.pop()
         frames.append(frame(kind, **checked))
@@ -105,6 +107,13 @@ def _number(value: Any) -> float:
     return number
 
 
+def _spelled(number: float) -> float | str:
+    """JSON has no numbers that are not finite: as `MetricValue` of `core.frames` has them."""
+    if number - number == 0:
+        return number
+    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+
+
 def _progress(word: dict[str, Any]) -> dict[str, Any]:
     fraction = word.get("fraction")
     return {
@@ -115,7 +124,7 @@ def _progress(word: dict[str, Any]) -> dict[str, Any]:
 
 def _metric(word: dict[str, Any]) -> dict[str, Any]:
     step = word.get("step")
-    values = {_text(name): _number(value) for name, value in word["values"].items()}
+    values = {_text(name): float(value) for name, value in word["values"].items()}
     return {"values": values, "step": None if step is None else _whole(step)}
 
 
