@@ -61,6 +61,11 @@ def test_of_several_cards_it_gets_the_one_that_is_called_so() -> None:
     assert placed(needs, Seat(both, (taken(both, 0),))) == ["w"]
 
 
+def test_a_machine_without_any_gpu_is_told_which_one_is_asked_for() -> None:
+    told = refuse_ever(Shape(Needs(gpus=1, gpu="RTX 4090")), machine())
+    assert told == "needs 1 GPU called RTX 4090, it has none"
+
+
 @pytest.mark.parametrize(
     ("shape", "told"),
     [

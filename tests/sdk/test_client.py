@@ -14,13 +14,25 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
 import corral
+from corral.contract import corral_pb2 as pb
 from corral.contract.views import Ended, Output, StateChanged
-from corral.core.errors import InvalidJob, JobNotFound, NoGpuWorkers, Unauthorized, Unavailable
+from corral.core.errors import (
+    InvalidJob,
+    JobNotFound,
+    NoGpuWorkers,
+    Unauthorized,
+    Unavailable,
+    WrongCertificate,
+)
+from corral.joining import trust
 from corral.sdk.client import Client
 from corral.sdk.remote_errors import with_source
+from corral.sdk.transport.connection import Connection, Door
 from tests.e2e import shapes
 from tests.sdk.orchestrator import TOKEN, Orchestrator, Served
 
@@ -317,6 +329,25 @@ def test_nobody_there() -> None:
         pytest.raises(Unavailable, match=r"No controller at 127.0.0.1:1\. Start one with"),
     ):
         client.run(len, ("abc",))
+
+
+@pytest.mark.parametrize("known", ["none", "another"])
+async def test_an_unknown_certificate_is_not_an_absent_controller(
+    tmp_path: Path, known: str
+) -> None:
+    for one in "ab":
+        (tmp_path / one).mkdir()
+    (there, key), (other, _) = (trust.kept_certificate(tmp_path / one) for one in "ab")
+    server = grpc.aio.server()
+    pair = (key.read_bytes(), there.read_bytes())
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await server.start()
+    pem = other.read_text() if known == "another" else ""
+    connection = Connection(Door(f"[::ffff:127.0.0.1]:{port}", TOKEN, None, pem))
+    with pytest.raises(WrongCertificate, match="`corral login` with it"):
+        await connection.call("HealthCheck", pb.HealthRequest())
+    await connection.close()
+    await server.stop(0)
 
 
 def test_a_controller_that_is_slow_to_answer_is_there(served: Served) -> None:

@@ -220,18 +220,19 @@ def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:
     needs, gpus = shape.needs, worker.capabilities.gpus
     count = needs.gpus or 1
     if len(gpus) < count:
-        lacks = f"needs {counted(count, 'GPU')}, it has {len(gpus) or 'none'}"
+        called = f" called {needs.gpu}" if needs.gpu else ""
+        lacks = f"needs {counted(count, 'GPU')}{called}, it has {len(gpus) or 'none'}"
         if gpus or not needs.task:
             return lacks
         return f"{lacks} (a plan for a server without one says `needs: {{gpus: 0}}`)"
     suited = [gpu for gpu in gpus if suits(gpu, needs, shape.above_vram_gb)]
     if len(suited) >= count:
         return None
-    called = [gpu for gpu in gpus if not needs.gpu or is_called(gpu.name, needs.gpu)]
+    alike = [gpu for gpu in gpus if not needs.gpu or is_called(gpu.name, needs.gpu)]
     wanted = f"needs {counted(count, 'GPU')}{_kind(needs)}"
-    if len(called) < count:
+    if len(alike) < count:
         return f"{wanted}, it has {_named(gpus)}"
-    most = max(gpu.vram_gb for gpu in called)
+    most = max(gpu.vram_gb for gpu in alike)
     if most < needs.vram_gb:
         hint = "; by a table, and `needs: {vram_gb: …}` in the plan counts instead"
         return f"{wanted}, its largest has {most:g}{hint if needs.task else ''}"

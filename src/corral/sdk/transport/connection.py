@@ -371,6 +371,12 @@ class Connection:
                 f"{self.door.address} does not speak gRPC. Give the gRPC address of the "
                 "controller (by default its port is 50051); `corral status` shows both."
             )
+        if cls is errors.Unavailable and "CERTIFICATE_VERIFY_FAILED" in (error.details() or ""):
+            return errors.WrongCertificate(
+                f"Who answers at {self.door.address} shows a certificate that is not the one known "
+                "here. `corral invite --client NAME` on the controller's machine makes a string; "
+                "`corral login` with it here makes the certificate known."
+            )
         if cls is errors.Unavailable:
             what = "Lost the controller" if self.met else "No controller"
             return cls(f"{what} at {self.door.address}. Start one with `corral up`.")
