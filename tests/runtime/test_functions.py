@@ -340,6 +340,9 @@ def test_a_missing_module_suggests_requirements(runner: Runner) -> None:
     assert failure["code"] == "exception"
     assert failure["type"] == "ModuleNotFoundError"
     assert "requirements=[…] (--with not_installed_here), or" in failure["message"]
+    function, work["function"] = work["function"], runner.blob(pickle.dumps(len))
+    runner.start_work({**work, "arguments": function})
+    assert "The arguments of the job need the module" in runner.end()["failure"]["message"]
 
 
 def test_so_does_an_import_in_the_function_s_body(runner: Runner) -> None:

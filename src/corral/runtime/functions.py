@@ -182,9 +182,10 @@ def _missing(error: ImportError | AttributeError, what: str, own_code: str) -> A
         module = place[1]
     top = str(module or "").partition(".")[0]
     hint = hints.about_module(top, own_code=own_code) if top else ""
+    needs = "need" if what.endswith("s") else "needs"
     return AttemptFailed(
         "exception",
-        f"The {what} of the job needs {named}, which this worker's environment does not have "
+        f"The {what} of the job {needs} {named}, which this worker's environment does not have "
         f"({said}). {hint}".rstrip(),
         **_shown(error),
         **pickled(error),
