@@ -66,6 +66,8 @@ def test_a_job_cannot_change_what_others_read(client: corral.Client, tmp_path: P
     spoiled = client.run(spoil, inputs={"kept": asset})
     assert len(spoiled) == 5, spoiled
     assert client.run(read, ("kept",), inputs={"kept": asset}) == b"as it was"
+    with pytest.raises(PermissionError, match="Inputs are for reading"):
+        client.run(lambda: open("kept", "w"), inputs={"kept": asset})  # noqa: SIM115
 
 
 def test_the_next_job_finds_nothing_of_it(client: corral.Client, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_a_denied_path_comes_with_what_to_do(
     runner = start_runner(read_paths=[str(shared)])
     message = runner.failure(lambda: (tmp_path / "mine.csv").read_text())["message"]
     assert message.startswith(f"[Errno 13] Permission denied: '{tmp_path}/mine.csv'. Jobs see only")
+    assert "ask for the path with read=[…] (--read)" in message
     assert "worker.read_paths" in message
     message = runner.failure(lambda: (shared / "new").write_text(""))["message"]
     assert "Jobs may read there but not write" in message

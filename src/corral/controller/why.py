@@ -172,7 +172,8 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
             on = f" with {', '.join(fact.devices)}" if fact.devices else ""
             return f"attempt {fact.attempt} started in {kind}{on}"
         case JobRequeued():
-            return f"attempt {fact.attempt} ended ({fact.code}): {fact.message} Queued again."
+            said = fact.message if fact.message.endswith((".", "!", "?")) else f"{fact.message}."
+            return f"attempt {fact.attempt} ended ({fact.code}): {said} Queued again."
         case JobStopping():
             return f"asked to stop attempt {fact.attempt}"
         case JobSucceeded():

@@ -82,7 +82,8 @@ def over_duration(duration_s: float) -> Failure:
     return {
         "code": "over_duration",
         "message": f"The job ran longer than its duration of {duration_s:g} s and was ended with "
-        "all its processes. Submit it with a longer duration.",
+        "all its processes. `corral retry JOB --duration …` runs it for longer, on from its last "
+        "checkpoint where it has one.",
     }
 
 

@@ -172,10 +172,13 @@ def _about_path(path: str, bounds: Bounds) -> str:
     real = os.path.realpath(path)
     if _inside(real, bounds.writes):
         return ""
+    if _inside(os.path.abspath(path), bounds.writes) and _opens(real):
+        return "Inputs are for reading, and others may have the same file: copy it and change that."
     if not _inside(real, bounds.reads):
         return (
-            "Jobs see only their own folder and the system's: put the path into worker.read_paths "
-            "(or worker.write_paths) of the worker's corral.yaml, or send the file along."
+            "Jobs see only their own folder and the system's: ask for the path with read=[…] "
+            "(--read), put it into worker.read_paths (or worker.write_paths) of the worker's "
+            "corral.yaml, or send the file along."
         )
     if not (os.access(real, os.W_OK) or os.access(os.path.dirname(real), os.W_OK)):
         return ""
@@ -183,6 +186,14 @@ def _about_path(path: str, bounds: Bounds) -> str:
         "Jobs may read there but not write: use the job's own folder, or put the path into "
         "worker.write_paths of the worker's corral.yaml."
     )
+
+
+def _opens(path: str) -> bool:
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False
 
 
 def _inside(path: str, folders: Iterable[str]) -> bool:
