@@ -37,7 +37,6 @@ RECONNECT_FOR_S = 60.0
 """How long a lost controller is waited for, counted from the last sign of life."""
 
 CHUNK_BYTES = 512 * 1024
-
 BROUGHT_FOR_S = 1800.0
 """Stored bytes that somebody counted on stay for an hour, whether a job names them or not."""
 
