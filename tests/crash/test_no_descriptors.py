@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.live import LiveController
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
 
+LOOKS = 50
+
 
 def talkative(name: str) -> str:
     print(f"{name} says moo", flush=True)
@@ -27,11 +30,18 @@ def talkative(name: str) -> str:
 
 @contextlib.contextmanager
 def no_descriptors(pid: int) -> Iterator[None]:
-    """What it has open stays open; the lowest free number is one that it may not have."""
-    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    lowest = next(number for number in range(len(taken) + 1) if number not in taken)
+    """The lowest free number is one that it may not have. What it closes meanwhile, as what it has
+    open for a moment, would be free again: so it is looked at until nothing more is closed."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+    limit, quiet = before[0], 0
+    while quiet < LOOKS:
+        taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        lowest = next(number for number in range(len(taken) + 1) if number not in taken)
+        quiet = quiet + 1 if lowest >= limit else 0
+        if lowest < limit:
+            limit = lowest
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+        time.sleep(0.01)
     try:
         yield
     finally:

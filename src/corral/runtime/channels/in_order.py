@@ -35,7 +35,7 @@ class Turns:
         other, self.of = self.of, fd
         until = 0.0
         try:
-            while _held(other):
+            while held(other):
                 now = time.monotonic()
                 if not until:
                     if not (self._is_ours(other) and self._is_ours(self._hurry)):
@@ -83,6 +83,7 @@ def order_streams(hurry: int) -> None:
         setattr(sys, f"__{name}__", made)
 
 
-def _held(fd: int) -> int:
+def held(fd: int) -> int:
+    """Bytes that are in a pipe."""
     packed = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
     return int(struct.unpack("=i", packed)[0])

@@ -9,13 +9,10 @@ yet framed is still in the pipe.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import select
-import struct
 import sys
-import termios
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,6 +28,7 @@ from corral.runtime.channels.frames import (
     output_frame,
     words_to_frames,
 )
+from corral.runtime.channels.in_order import held
 from corral.runtime.process import posix
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ class Road:
         Not what still arrives: a process that a job left behind may print for ever."""
         moved, frames = 0, []
         for number, (stream, fd) in enumerate(self._streams):
-            left = 1 if helping else _held(fd)
+            left = 1 if helping else held(fd)
             while left > 0 and (data := _read(fd, CHUNK if helping else min(left, CHUNK))):
                 moved += len(data)
                 left -= len(data)
@@ -184,8 +182,3 @@ def _read(fd: int, size: int) -> bytes:
         return os.read(fd, size)
     except BlockingIOError:
         return b""
-
-
-def _held(fd: int) -> int:
-    packed = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
-    return int(struct.unpack("=i", packed)[0])
