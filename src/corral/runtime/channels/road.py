@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from corral.runtime.channels import in_order
 from corral.runtime.channels.frames import (
     CHUNK,
     ENDING,
@@ -28,7 +29,6 @@ from corral.runtime.channels.frames import (
     output_frame,
     words_to_frames,
 )
-from corral.runtime.channels.in_order import held
 from corral.runtime.process import posix
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Road:
         Not what still arrives: a process that a job left behind may print for ever."""
         moved, frames = 0, []
         for number, (stream, fd) in enumerate(self._streams):
-            left = 1 if helping else held(fd)
+            left = 1 if helping else in_order.held(fd)
             while left > 0 and (data := _read(fd, CHUNK if helping else min(left, CHUNK))):
                 moved += len(data)
                 left -= len(data)
